@@ -1,0 +1,66 @@
+package blk
+
+// List is an intrusive doubly linked list of requests, linked through Prev and
+// Next. A request is on at most one list: its owner's. The zero List is empty.
+type List struct {
+	head, tail *Request
+	n          int
+}
+
+// Len is the number of requests on l.
+func (l *List) Len() int { return l.n }
+
+// Front is the first request, nil if l is empty. Lent.
+func (l *List) Front() *Request { return l.head }
+
+// Back is the last request, nil if l is empty. Lent.
+func (l *List) Back() *Request { return l.tail }
+
+// PushBack appends r.
+func (l *List) PushBack(r *Request) {
+	r.Prev, r.Next = l.tail, nil
+	if l.tail == nil {
+		l.head = r
+	} else {
+		l.tail.Next = r
+	}
+	l.tail = r
+	l.n++
+}
+
+// PushFront puts r before all others.
+func (l *List) PushFront(r *Request) {
+	r.Prev, r.Next = nil, l.head
+	if l.head == nil {
+		l.tail = r
+	} else {
+		l.head.Prev = r
+	}
+	l.head = r
+	l.n++
+}
+
+// Remove takes r, which is on l, out.
+func (l *List) Remove(r *Request) {
+	if r.Prev == nil {
+		l.head = r.Next
+	} else {
+		r.Prev.Next = r.Next
+	}
+	if r.Next == nil {
+		l.tail = r.Prev
+	} else {
+		r.Next.Prev = r.Prev
+	}
+	r.Prev, r.Next = nil, nil
+	l.n--
+}
+
+// PopFront takes the first request out, nil if l is empty.
+func (l *List) PopFront() *Request {
+	r := l.head
+	if r != nil {
+		l.Remove(r)
+	}
+	return r
+}

@@ -1,0 +1,95 @@
+// Package eventfd wraps the file descriptors through which a driver and a device
+// wake each other: eventfds, or pipes and sockets where a front-end has none.
+package eventfd
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// FD is one notification descriptor. Notify may be called from any goroutine;
+// the rest belongs to the owner.
+type FD struct {
+	fd     int
+	closed atomic.Bool
+}
+
+// New makes an eventfd.
+func New() (*FD, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("create eventfd: %w", err)
+	}
+	return &FD{fd: fd}, nil
+}
+
+// Own takes over fd, which a peer sent. Files, directories and disks are refused:
+// they are always readable, and waiting on one would never rest. The caller keeps
+// fd where an error is returned.
+func Own(fd int) (*FD, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("stat notification descriptor: %w", err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFBLK, unix.S_IFLNK:
+		return nil, fmt.Errorf("notification descriptor is a file (mode %#o), not an eventfd", st.Mode)
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_PATH != 0 {
+		return nil, fmt.Errorf("notification descriptor cannot be used for I/O (flags %#x): %w", flags, unix.EBADF)
+	}
+	return &FD{fd: fd}, nil
+}
+
+// NonBlocking makes Notify unable to wait, whatever the peer does with its end:
+// a counter that is full already wakes the reader. O_NONBLOCK is shared with the
+// peer, which QEMU and libblkio expect of a call descriptor.
+func (e *FD) NonBlocking() error {
+	if err := unix.SetNonblock(e.fd, true); err != nil {
+		return fmt.Errorf("make notification descriptor non-blocking: %w", err)
+	}
+	return nil
+}
+
+// Raw is the descriptor's number, the owner's to wait on and not to close.
+func (e *FD) Raw() int { return e.fd }
+
+var one = [8]byte{1}
+
+// Notify wakes whoever waits. A full counter or a peer that has gone is no
+// error: there is nobody left to wake.
+func (e *FD) Notify() { rawWrite(e.fd, &one) }
+
+// Take reads the counter and sets it to zero, without waiting; 0 means that
+// nobody notified. The descriptor must be non-blocking.
+func (e *FD) Take() uint64 {
+	var b [8]byte
+	if n, err := unix.Read(e.fd, b[:]); err != nil || n != 8 {
+		return 0
+	}
+	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}
+
+// Wait blocks until somebody notified, or the time is over; true if notified.
+// It does not read the counter.
+func (e *FD) Wait(d time.Duration) bool {
+	p := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(p, int(d.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		return err == nil && n == 1 && p[0].Revents&unix.POLLIN != 0
+	}
+}
+
+// Close closes the descriptor once.
+func (e *FD) Close() {
+	if e != nil && e.closed.CompareAndSwap(false, true) {
+		_ = unix.Close(e.fd)
+	}
+}

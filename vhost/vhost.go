@@ -1,0 +1,62 @@
+// Package vhost speaks the vhost-user protocol, both ends: the server's session
+// as a state machine over a [Device], and a front-end client. It moves messages
+// and descriptors; rings and disks are behind the two interfaces below.
+//
+// Source: docs/interop/vhost-user.rst of QEMU 11, called "the document" here.
+package vhost
+
+import (
+	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/virtqueue"
+)
+
+// Device is what the protocol may ask of a disk. The session's goroutine calls
+// it, one call at a time; it may block for a moment, never for I/O.
+type Device interface {
+	// Features are the virtio feature bits that the device offers, without the
+	// protocol's own bit 30.
+	Features() uint64
+	// SetFeatures is the front-end's choice; bits that were not offered are an
+	// error. It does not stop, start, enable or disable a ring.
+	SetFeatures(bits uint64) error
+	// Config is the whole configuration space.
+	Config() []byte
+	// SetConfig writes data at byte off, all of it or, with an error, nothing.
+	SetConfig(off uint32, data []byte) error
+	// SetMemory is the new memory table, also while rings run. The device retains
+	// what it keeps; m stays the caller's reference.
+	SetMemory(m *shm.Memory) error
+	// SetInflight is the in-flight region, one record for each of queues queues,
+	// evenly spaced; nil forgets it. It counts for rings started later. The device
+	// retains it.
+	SetInflight(m *shm.Mapping, queues int) error
+	// Reset puts the device into its initial state: features and cache mode as
+	// offered. Rings are stopped already.
+	Reset()
+}
+
+// Queues is what the protocol may ask of a device's rings. i is below Count.
+type Queues interface {
+	// Count is how many queues there are.
+	Count() int
+	// Start starts ring i where p says; p.Kick goes over to it, also on an error.
+	// A ring that is enabled is looked at once without a kick: one may have come
+	// early, and requests may be waiting. Features, Memory and Inflight of p are the
+	// device's to fill in.
+	Start(i int, p virtqueue.Params) error
+	// Enable lets ring i run, or pauses it; the state is kept for a stopped ring.
+	Enable(i int, on bool)
+	// SetKick replaces a running ring's kick descriptor; k goes over to it.
+	SetKick(i int, k *eventfd.FD)
+	// SetCall sets whom to notify of completions, nil for nobody (a driver that
+	// polls), also on a running ring; a new one is notified once, since a
+	// completion may have been published before it came.
+	SetCall(i int, c virtqueue.Notifier)
+	// SetErr sets whom to notify of a broken ring, nil for nobody.
+	SetErr(i int, c virtqueue.Notifier)
+	// Stop stops ring i: nothing more is taken, what was taken is carried out, and
+	// then done is called, from any goroutine, with the answer to GET_VRING_BASE. A
+	// ring that never started answers at once.
+	Stop(i int, done func(base uint32))
+}

@@ -1,0 +1,197 @@
+package virtqueue
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/elevisor/elevisor/internal/shm"
+)
+
+// Elem is one element of a chain, as a driver describes it.
+type Elem struct {
+	Addr  uint64 // guest physical
+	Len   uint32
+	Write bool // the device writes it
+}
+
+// Driver is the guest's side of a split ring: what a virtio driver does, for the
+// built-in guest and the tests. One goroutine owns it.
+type Driver struct {
+	desc, avail, used []byte
+	size              uint16
+	eventIdx          bool
+
+	free      []uint16 // descriptors nobody uses
+	length    []uint16 // by head: descriptors in its chain
+	links     []uint16 // by descriptor: the next one in its chain
+	added     uint16   // avail.idx, counting what is not published yet
+	published uint16
+	reaped    uint16
+}
+
+// NewDriver lays an empty ring of size entries out in b, which is zero and has
+// room for the three parts in a row (see Layout).
+func NewDriver(b []byte, size int, features uint64) (*Driver, error) {
+	avail, used, total := Layout(size)
+	if size < 1 || size > MaxSize || size&(size-1) != 0 || len(b) < total {
+		return nil, fmt.Errorf("driver ring of %d entries in %d bytes", size, len(b))
+	}
+	d := &Driver{
+		desc: b[:avail], avail: b[avail:used], used: b[used:total],
+		size:     uint16(size),
+		eventIdx: features&FeatureEventIdx != 0,
+		length:   make([]uint16, size),
+		links:    make([]uint16, size),
+	}
+	for i := size - 1; i >= 0; i-- {
+		d.free = append(d.free, uint16(i))
+	}
+	return d, nil
+}
+
+// Layout is where the avail and the used ring lie behind a descriptor table at 0,
+// and the length of all three.
+func Layout(size int) (avail, used, total int) {
+	nd, na, nu := RingBytes(size)
+	used = (nd + na + 3) &^ 3
+	return nd, used, used + nu
+}
+
+// Free is how many descriptors are unused.
+func (d *Driver) Free() int { return len(d.free) }
+
+// Add puts a chain of elems into the ring, not yet visible to the device, and
+// returns its head; ok is false, and nothing done, where it does not fit.
+func (d *Driver) Add(elems []Elem) (head uint16, ok bool) {
+	if len(elems) == 0 || len(elems) > len(d.free) {
+		return 0, false
+	}
+	at := len(d.free) - len(elems)
+	chain := d.free[at:]
+	for i, e := range elems {
+		next, more := uint16(0), i+1 < len(elems)
+		if more {
+			next = chain[i+1]
+		}
+		d.links[chain[i]] = next
+		PutDesc(d.desc[int(chain[i])*descSize:], e, more, next)
+	}
+	head = chain[0]
+	d.length[head] = uint16(len(elems))
+	d.free = d.free[:at]
+	d.offer(head)
+	return head, true
+}
+
+// AddIndirect puts a chain into table, guest memory at address addr with room for
+// it, and one descriptor for that into the ring.
+func (d *Driver) AddIndirect(elems []Elem, table []byte, addr uint64) (head uint16, ok bool) {
+	if len(elems) == 0 || len(d.free) == 0 || len(elems)*descSize > len(table) {
+		return 0, false
+	}
+	for i, e := range elems {
+		PutDesc(table[i*descSize:], e, i+1 < len(elems), uint16(i+1))
+	}
+	head = d.free[len(d.free)-1]
+	d.free = d.free[:len(d.free)-1]
+	b := d.desc[int(head)*descSize:]
+	PutDesc(b, Elem{Addr: addr, Len: uint32(len(elems) * descSize)}, false, 0)
+	binary.LittleEndian.PutUint16(b[12:], descIndirect)
+	d.length[head] = 1
+	d.offer(head)
+	return head, true
+}
+
+// PutDesc writes one descriptor.
+func PutDesc(b []byte, e Elem, more bool, next uint16) {
+	flags := uint16(0)
+	if more {
+		flags |= descNext
+	}
+	if e.Write {
+		flags |= descWrite
+	}
+	binary.LittleEndian.PutUint64(b[0:], e.Addr)
+	binary.LittleEndian.PutUint32(b[8:], e.Len)
+	binary.LittleEndian.PutUint16(b[12:], flags)
+	binary.LittleEndian.PutUint16(b[14:], next)
+}
+
+func (d *Driver) offer(head uint16) {
+	binary.LittleEndian.PutUint16(d.avail[4+2*int(d.added&(d.size-1)):], head)
+	d.added++
+}
+
+// Publish makes the added chains available and says whether the device wants a
+// kick for them.
+func (d *Driver) Publish() (kick bool) {
+	if d.added == d.published {
+		return false
+	}
+	old := d.published
+	d.published = d.added
+	flags := uint32(binary.LittleEndian.Uint16(d.avail))
+	if shm.Addr(d.avail)%4 == 0 {
+		shm.Store32(d.avail, 0, uint32(d.published)<<16|flags)
+	} else {
+		shm.Fence()
+		shm.Store16(d.avail, 2, d.published)
+	}
+	shm.Fence()
+	if d.eventIdx {
+		event := shm.Load16(d.used, 4+8*int(d.size))
+		return d.published-event-1 < d.published-old
+	}
+	return shm.Load16(d.used, 0)&usedNoNotify == 0
+}
+
+// Reap takes the next returned chain: its head and how many bytes the device says
+// it wrote. An id that the driver never gave out is an error of the device.
+func (d *Driver) Reap() (head uint16, written uint32, ok bool, err error) {
+	idx := shm.Load16(d.used, 2)
+	if idx == d.reaped {
+		return 0, 0, false, nil
+	}
+	if idx-d.reaped > d.size {
+		return 0, 0, false, fmt.Errorf("used index went from %d to %d in a ring of %d", d.reaped, idx, d.size)
+	}
+	at := 4 + 8*int(d.reaped&(d.size-1))
+	id := binary.LittleEndian.Uint32(d.used[at:])
+	written = binary.LittleEndian.Uint32(d.used[at+4:])
+	if id >= uint32(d.size) || d.length[id] == 0 {
+		return 0, 0, false, fmt.Errorf("used entry %d names head %d, which is not in flight", d.reaped, id)
+	}
+	d.reaped++
+	head = uint16(id)
+	for i, n := head, d.length[head]; n > 0; n-- {
+		d.free = append(d.free, i)
+		i = d.links[i]
+	}
+	d.length[head] = 0
+	return head, written, true, nil
+}
+
+// EnableCalls asks to be called for the next returned chain, and looks again:
+// pending means that one came in between.
+func (d *Driver) EnableCalls() (pending bool) {
+	if d.eventIdx {
+		shm.Store16(d.avail, 4+2*int(d.size), d.reaped)
+	} else {
+		shm.Store16(d.avail, 0, 0)
+	}
+	shm.Fence()
+	return shm.Load16(d.used, 2) != d.reaped
+}
+
+// DisableCalls says that the driver will look by itself.
+func (d *Driver) DisableCalls() {
+	if d.eventIdx {
+		shm.Store16(d.avail, 4+2*int(d.size), d.reaped-1)
+	} else {
+		shm.Store16(d.avail, 0, availNoInterrupt)
+	}
+}
+
+// Indices are the driver's free-running positions: the next available and the
+// next used entry.
+func (d *Driver) Indices() (avail, used uint16) { return d.published, d.reaped }

@@ -1,0 +1,358 @@
+package virtqueue
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/elevisor/elevisor/internal/shm"
+)
+
+// Descriptor flags (virtio 1.3, 2.7.5) and the two suppression flags (2.7.7,
+// 2.7.10).
+const (
+	descNext     = 1
+	descWrite    = 2
+	descIndirect = 4
+
+	availNoInterrupt = 1
+	usedNoNotify     = 1
+)
+
+const descSize = 16
+
+// Split is the device's side of a split virtqueue (virtio 1.3, 2.7). Indices run
+// free in 16 bits; only their differences and their remainders by the size count.
+type Split struct {
+	desc  []byte // Size descriptors of 16 bytes
+	avail []byte // le16 flags, idx, ring[Size], used_event
+	used  []byte // le16 flags, idx, {le32 id, le32 len}[Size], avail_event
+
+	size     uint16
+	eventIdx bool
+
+	next   uint16 // the next available entry to take
+	seen   uint16 // avail.idx as last loaded
+	pushed uint16 // used.idx, counting what is not published yet
+	shown  uint16 // used.idx as published
+	called uint16 // used.idx at the last call that was sent
+	quiet  int    // chains published since then
+
+	taken  []bool // by head: popped and not pushed
+	again  []uint16
+	record inflight
+	broken *BrokenError
+
+	p     Params
+	table []byte // private copy of an indirect table that spans regions
+}
+
+// RingBytes are the lengths of the three parts of a split ring of size entries.
+func RingBytes(size int) (desc, avail, used int) {
+	return descSize * size, 6 + 2*size, 6 + 8*size
+}
+
+// NewSplit starts a ring where p says. With an in-flight record that has been
+// used before, chains that a predecessor took and did not return are popped
+// again, in the order in which they were taken.
+func NewSplit(p Params) (*Split, error) {
+	if p.Size < 1 || p.Size > MaxSize || p.Size&(p.Size-1) != 0 {
+		return nil, fmt.Errorf("ring size %d is not a power of two from 1 to %d", p.Size, MaxSize)
+	}
+	if p.Base > 0xffff {
+		return nil, fmt.Errorf("ring base %#x exceeds 16 bits", p.Base)
+	}
+	q := &Split{
+		size:     uint16(p.Size),
+		eventIdx: p.Features&FeatureEventIdx != 0,
+		next:     uint16(p.Base),
+		seen:     uint16(p.Base),
+		taken:    make([]bool, p.Size),
+		p:        p,
+	}
+	if err := q.locate(p.Memory); err != nil {
+		return nil, err
+	}
+	q.pushed = shm.Load16(q.used, 2)
+	q.shown = q.pushed
+	q.quiet = forceCall // called is unknown: the first completion calls
+	if p.Inflight != nil {
+		if err := q.recover(); err != nil {
+			return nil, err
+		}
+	}
+	q.storeUsed()
+	return q, nil
+}
+
+// locate translates the ring's addresses. The parts must be aligned as the
+// specification asks, in the front-end's addresses and in ours.
+func (q *Split) locate(m *shm.Memory) error {
+	nd, na, nu := RingBytes(int(q.size))
+	for _, part := range []struct {
+		name  string
+		uva   uint64
+		n     int
+		align uint64
+		to    *[]byte
+	}{
+		{"descriptor table", q.p.Desc, nd, 16, &q.desc},
+		{"avail ring", q.p.Avail, na, 2, &q.avail},
+		{"used ring", q.p.Used, nu, 4, &q.used},
+	} {
+		b, ok := m.User(part.uva, uint64(part.n))
+		if !ok {
+			return fmt.Errorf("%s at %#x, %d bytes: not in one memory region", part.name, part.uva, part.n)
+		}
+		if part.uva%part.align != 0 || uint64(shm.Addr(b))%min(part.align, 4) != 0 {
+			return fmt.Errorf("%s at %#x is not aligned to %d", part.name, part.uva, part.align)
+		}
+		*part.to = b
+	}
+	return nil
+}
+
+// SetMemory implements Queue.
+func (q *Split) SetMemory(m *shm.Memory) error {
+	if err := q.locate(m); err != nil {
+		return q.Break("memory table changed: " + err.Error())
+	}
+	q.p.Memory = m
+	return nil
+}
+
+// Break implements Queue.
+func (q *Split) Break(reason string) error {
+	if q.broken == nil {
+		q.broken = &BrokenError{Reason: reason}
+	}
+	return q.broken
+}
+
+// Base implements Queue.
+func (q *Split) Base() uint32 { return uint32(q.next) }
+
+// Pop implements Queue.
+func (q *Split) Pop(c *Chain) (bool, error) {
+	head, ok, err := q.take()
+	if !ok {
+		return false, err
+	}
+	q.taken[head] = true
+	q.record.take(head)
+	c.ID = head
+	q.walk(c, head)
+	return true, nil
+}
+
+// take is the head of the next chain: first those of a predecessor, then the
+// avail ring's.
+func (q *Split) take() (uint16, bool, error) {
+	if q.broken != nil {
+		return 0, false, q.broken
+	}
+	if len(q.again) > 0 {
+		head := q.again[0]
+		q.again = q.again[1:]
+		return head, true, nil
+	}
+	if q.next == q.seen && !q.look() {
+		if q.broken != nil {
+			return 0, false, q.broken
+		}
+		return 0, false, nil
+	}
+	at := 4 + 2*int(q.next&(q.size-1))
+	head := binary.LittleEndian.Uint16(q.avail[at:])
+	switch {
+	case head >= q.size:
+		return 0, false, q.Break(fmt.Sprintf("head %d in a ring of %d", head, q.size))
+	case q.taken[head]:
+		return 0, false, q.Break(fmt.Sprintf("head %d is available and in flight", head))
+	}
+	q.next++
+	return head, true, nil
+}
+
+// look loads avail.idx: is there something new? More new entries than the ring
+// has break it.
+func (q *Split) look() bool {
+	q.seen = shm.Load16(q.avail, 2)
+	n := q.seen - q.next
+	if n > q.size {
+		_ = q.Break(fmt.Sprintf("avail index %d is %d entries ahead in a ring of %d", q.seen, n, q.size))
+		return false
+	}
+	return n > 0
+}
+
+type descriptor struct {
+	addr  uint64
+	len   uint32
+	flags uint16
+	next  uint16
+}
+
+// readDesc copies descriptor i out of a table once.
+func readDesc(table []byte, i int) descriptor {
+	var b [descSize]byte
+	copy(b[:], table[i*descSize:])
+	return descriptor{
+		addr:  binary.LittleEndian.Uint64(b[0:]),
+		len:   binary.LittleEndian.Uint32(b[8:]),
+		flags: binary.LittleEndian.Uint16(b[12:]),
+		next:  binary.LittleEndian.Uint16(b[14:]),
+	}
+}
+
+// walk follows the chain from head and fills c. Flags that mean nothing, and
+// WRITE on the descriptor of an indirect table, are ignored; elements of length
+// zero are left out; INDIRECT is served without its feature too.
+func (q *Split) walk(c *Chain, head uint16) {
+	c.Segs, c.Out, c.Tail, c.Fault = c.Segs[:0], 0, nil, FaultNone
+	table, entries, i := q.desc, int(q.size), int(head)
+	indirect, writable, total := false, false, uint64(0)
+	for count := 1; ; count++ {
+		if count > max(int(q.size), MaxChain) {
+			c.spoil(FaultLoop)
+			return
+		}
+		d := readDesc(table, i)
+		if d.flags&descIndirect != 0 {
+			if table = q.indirect(d, indirect, c); table == nil {
+				return
+			}
+			indirect, entries, i = true, len(table)/descSize, 0
+			continue
+		}
+		write := d.flags&descWrite != 0
+		if total += uint64(d.len); total > 1<<32 {
+			c.spoil(FaultLength)
+			return
+		}
+		if !write && writable && d.len > 0 {
+			c.spoil(FaultOrder)
+			return
+		}
+		writable = writable || write && d.len > 0
+		q.element(c, d, write)
+		if d.flags&descNext == 0 {
+			break
+		}
+		if i = int(d.next); i >= entries {
+			c.spoil(FaultNext)
+			return
+		}
+	}
+	if c.Fault != FaultNone {
+		c.Segs, c.Out = c.Segs[:0], 0
+	}
+}
+
+// element adds one element's memory to c. A chain with an unmapped element is
+// followed to its end all the same, to find where its status goes.
+func (q *Split) element(c *Chain, d descriptor, write bool) {
+	had, ok := len(c.Segs), false
+	c.Segs, ok = q.p.Memory.Append(c.Segs, d.addr, uint64(d.len))
+	if !ok {
+		c.Fault, c.Tail = FaultAddress, nil
+		return
+	}
+	if d.len == 0 {
+		return
+	}
+	if !write {
+		c.Out += len(c.Segs) - had
+		return
+	}
+	c.Tail = c.Segs[len(c.Segs)-1]
+}
+
+// indirect is the table that d points to, or nil with the fault in c.
+func (q *Split) indirect(d descriptor, nested bool, c *Chain) []byte {
+	if nested || d.flags&descNext != 0 || d.len == 0 || d.len%descSize != 0 {
+		c.spoil(FaultIndirect)
+		return nil
+	}
+	had := len(c.Segs)
+	segs, ok := q.p.Memory.Append(c.Segs, d.addr, uint64(d.len))
+	c.Segs = segs[:had]
+	if !ok {
+		c.spoil(FaultAddress)
+		return nil
+	}
+	if len(segs) == had+1 {
+		return segs[had]
+	}
+	q.table = q.table[:0] // adjoining regions: rare, so a copy will do
+	for _, s := range segs[had:] {
+		q.table = append(q.table, s[:min(len(s), descSize*MaxChain-len(q.table))]...)
+	}
+	return q.table
+}
+
+// spoil gives a chain up: no part of it is to be touched.
+func (c *Chain) spoil(f Fault) { c.Fault, c.Segs, c.Out, c.Tail = f, c.Segs[:0], 0, nil }
+
+// Push implements Queue. Pushing a chain that is not in flight is our own fault.
+func (q *Split) Push(id uint16, written uint32) {
+	if !q.taken[id] {
+		panic(fmt.Sprintf("virtqueue: push of head %d, which is not in flight", id))
+	}
+	q.taken[id] = false
+	q.record.put(id)
+	at := 4 + 8*int(q.pushed&(q.size-1))
+	binary.LittleEndian.PutUint32(q.used[at:], uint32(id))
+	binary.LittleEndian.PutUint32(q.used[at+4:], written)
+	q.pushed++
+}
+
+// forceCall is how many chains may go by without a call before one is sent
+// whatever the event index says: the comparison of 16-bit indices below is blind
+// beyond 65535.
+const forceCall = 1 << 15
+
+// Publish implements Queue.
+func (q *Split) Publish() bool {
+	if q.pushed == q.shown {
+		return false
+	}
+	q.quiet += int(q.pushed - q.shown)
+	q.shown = q.pushed
+	q.storeUsed()
+	q.record.settle(q.shown)
+	shm.Fence() // used.idx before the driver's wish: it stores the wish and then looks at used.idx
+	notify := false
+	if q.eventIdx {
+		// Compared with the index at the last call sent, not at the last check:
+		// a driver that is behind would else miss its call (libblkio issue 68).
+		event := shm.Load16(q.avail, 4+2*int(q.size))
+		notify = q.quiet >= forceCall || q.shown-event-1 < q.shown-q.called
+	} else {
+		notify = shm.Load16(q.avail, 0)&availNoInterrupt == 0
+	}
+	if notify {
+		q.called, q.quiet = q.shown, 0
+	}
+	return notify
+}
+
+// storeUsed publishes used.idx. The flags beside it stay 0: without EVENT_IDX
+// kicks are never suppressed, since drivers without a barrier of their own
+// (libblkio) would lose one.
+func (q *Split) storeUsed() { shm.Store32(q.used, 0, uint32(q.shown)<<16) }
+
+// EnableKicks implements Queue.
+func (q *Split) EnableKicks() bool {
+	if q.broken != nil {
+		return false
+	}
+	if q.eventIdx {
+		shm.Store16(q.used, 4+8*int(q.size), q.next)
+	}
+	shm.Fence()
+	return len(q.again) > 0 || shm.Load16(q.avail, 2) != q.next
+}
+
+// DisableKicks implements Queue. With EVENT_IDX the driver compares with an index
+// that it has passed already, so there is nothing to do.
+func (q *Split) DisableKicks() {}
