@@ -24,7 +24,7 @@ say() { echo "guest: $*" >&2; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || die "the guest is made of this machine's programs, so it needs Linux on x86_64, not $(uname -sm)"
 cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/elevisor
-mkdir -p "$cache" 2> /dev/null || cache=$here/../../build
+mkdir -p "$cache" 2> /dev/null || cache=$(cd "$here/../.." && pwd)/build
 mkdir -p "$cache" || die "no place for the guest: set XDG_CACHE_HOME to a directory that can be written"
 id=$({ cat "$here/build.sh" "$here/init" "$here/agent"; echo "$KPKG $KERNEL $MODULES"; } | sha256sum | cut -c1-12)
 final=$cache/guest-$id
@@ -35,6 +35,7 @@ missing=$("$here/../install-deps.sh" -n) || die "missing: $missing"
 
 tmp=$(mktemp -d "$cache/building.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
+trap 'echo "build.sh: line $LINENO: $BASH_COMMAND: failed" >&2' ERR
 root=$tmp/root pkgs=$tmp/pkgs
 mkdir -p "$pkgs" "$tmp/out" "$root"/{bin,dev,proc,sys,tmp,mnt,modules,etc,lib,lib64}
 
