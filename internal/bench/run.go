@@ -34,6 +34,15 @@ func (r *JobResult) Reads() *Stats { return &r.Stats[reading] }
 // Writes are the counts and latencies of the job's writes.
 func (r *JobResult) Writes() *Stats { return &r.Stats[writing] }
 
+// All are the job's reads and writes together.
+func (r *JobResult) All() Stats {
+	all := newStats()
+	for d := range r.Stats {
+		all.merge(&r.Stats[d])
+	}
+	return all
+}
+
 // Run puts the load of o on queues, of a disk of capacity sectors, and returns
 // when all jobs have ended and nothing is in flight; a cancelled ctx ends them
 // early. The error is about o alone; what went wrong at the disk is in the
