@@ -133,17 +133,23 @@ func newRig(t testing.TB, s sched.Scheduler, change func(o *Options)) *rig {
 	}
 	r.dev, err = New(o)
 	require.NoError(t, err)
-	require.NoError(t, r.dev.SetFeatures(r.dev.Features()))
-	r.mem, err = shm.NewAnonymous(1 << 20)
-	require.NoError(t, err)
-	t.Cleanup(r.mem.Release)
-	require.NoError(t, r.dev.SetMemory(r.mem))
+	r.attachMemory()
 	t.Cleanup(func() { _ = r.dev.SetMemory(nil) })
-	r.bytes = r.mem.Mappings()[0].Bytes()
 	r.layout()
 	r.dev.SetCall(0, &r.call)
 	r.dev.SetErr(0, &r.errs)
 	return r
+}
+
+// attachMemory gives the device all its features and an anonymous memory.
+func (r *rig) attachMemory() {
+	require.NoError(r.t, r.dev.SetFeatures(r.dev.Features()))
+	var err error
+	r.mem, err = shm.NewAnonymous(1 << 20)
+	require.NoError(r.t, err)
+	r.t.Cleanup(r.mem.Release)
+	require.NoError(r.t, r.dev.SetMemory(r.mem))
+	r.bytes = r.mem.Mappings()[0].Bytes()
 }
 
 // layout makes an empty ring.
