@@ -130,8 +130,39 @@ func (r *Ring) Poll() int {
 	return told
 }
 
+// drainRounds of drainWait nanoseconds bound how long Close waits.
+const (
+	drainRounds = 50
+	drainWait   = 100e6
+)
+
+// drain cancels all that is in flight and waits for it; it returns how many
+// operations did not end.
+func (r *Ring) drain() uint32 {
+	if r.sqes == nil || r.tail == r.taken { // set-up failed, or nothing to do
+		return 0
+	}
+	e := r.next(0, 0)
+	e.opcode, e.fd, e.opFlags = opAsyncCancel, -1, cancelAll|cancelAny
+	for range drainRounds {
+		if r.Enter(drainWait) != nil {
+			break
+		}
+		for r.ready() {
+			if c := r.take(); c.userData == 0 && c.res == -int32(unix.EINVAL) {
+				return r.tail - r.taken // before 5.19 one cannot cancel all
+			}
+		}
+		if r.tail == r.taken {
+			return 0
+		}
+	}
+	return r.tail - r.taken
+}
+
 // take removes the oldest completion; there is one.
 func (r *Ring) take() cqe {
+	r.taken++
 	if r.stashed < len(r.stash) {
 		c := r.stash[r.stashed]
 		if r.stashed++; r.stashed == len(r.stash) {

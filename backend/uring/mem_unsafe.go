@@ -23,6 +23,9 @@ func (v *Iovec) Set(b []byte) {
 	v.base, v.len = uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))
 }
 
+// Cut shortens v by n bytes at its end; n is less than its length.
+func (v *Iovec) Cut(n int) { v.len -= uintptr(n) }
+
 // Len is the length in bytes.
 func (v *Iovec) Len() int { return int(v.len) }
 

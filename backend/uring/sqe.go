@@ -16,6 +16,8 @@ const (
 
 	sqeFixedFile  = 1 << 0
 	fsyncDataSync = 1 << 0
+	cancelAll     = 1 << 0 // 5.19
+	cancelAny     = 1 << 2
 
 	cmdBlockDiscard = 0x1200 // BLOCK_URING_CMD_DISCARD, include/uapi/linux/blkdev.h, 6.12
 )

@@ -56,8 +56,9 @@ type Ring struct {
 	cqHead, cqTail *uint32
 	cqes           []cqe
 	head           uint32
-	stash          []cqe // completions taken out of the way, older than those in the ring
-	stashed        int   // of stash, already dispatched
+	stash          []cqe  // completions taken out of the way, older than those in the ring
+	stashed        int    // of stash, already dispatched
+	taken          uint32 // completions seen: each operation has exactly one, so tail - taken are in flight
 
 	completers []Completer // by Tag; 0 is nobody
 	freeTags   []Tag
@@ -106,24 +107,27 @@ func Probe() error {
 	return nil
 }
 
-// Close gives the ring up. Nothing is in flight: the kernel would write to memory
-// that is no longer there, or is somebody else's by then.
+// Close gives the ring up. What is still in flight is cancelled and waited for,
+// without telling its Completer; an operation on a disk that does not answer is
+// not waited for long, but then the ring's memory is not unmapped either: the
+// kernel could write to what somebody else has mapped there by then.
 func (r *Ring) Close() error {
+	var errs []error
+	if n := r.drain(); n > 0 {
+		errs = append(errs, fmt.Errorf("close io_uring: %d operations did not end, their memory stays", n))
+		r.maps = nil
+	}
 	if r.enterFl&enterRegisteredRing != 0 {
 		r.unregisterRing() // a slot that is not given back is lost to the thread: there are 16
 	}
-	var err error
 	if r.fd >= 0 {
-		err = unix.Close(r.fd)
+		errs = append(errs, unix.Close(r.fd))
 	}
 	for _, m := range r.maps {
-		_ = unix.Munmap(m) // cannot fail on what mmap returned
+		errs = append(errs, unix.Munmap(m))
 	}
-	r.fd, r.enterFl, r.maps = -1, 0, nil
-	if err != nil {
-		return fmt.Errorf("close io_uring: %w", err)
-	}
-	return nil
+	r.fd, r.enterFl, r.maps, r.sqes = -1, 0, nil, nil
+	return errors.Join(errs...)
 }
 
 // Register gives c a tag to start operations with.

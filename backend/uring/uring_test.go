@@ -316,6 +316,26 @@ func TestCancelEndsWhatItNames(t *testing.T) {
 	require.Equal(t, int32(8), c.res[2])
 }
 
+func TestCloseEndsWhatIsInFlight(t *testing.T) {
+	_, _, _ = newRing(t, 1) // skips where there is no io_uring
+	fd := eventfd(t, unix.EFD_NONBLOCK)
+	r, err := New(8)
+	require.NoError(t, err)
+	tag := r.Register(&record{then: func(uint32, int32) { t.Error("told of a completion in Close") }})
+	mem := r.Alloc(24)
+	r.Read(tag, 1, fd, mem[:8], -1)
+	r.PollIn(tag, 2, fd)
+	require.NoError(t, r.Enter(0))
+	r.Read(tag, 3, fd, mem[16:], -1) // queued, not submitted
+	require.NoError(t, r.Close())
+	require.Equal(t, r.tail, r.taken)
+	signal(t, fd)
+	var got [8]byte
+	n, err := unix.Read(fd, got[:])
+	require.NoError(t, err)
+	require.Equal(t, 8, n, "the signal went to a ring that is closed")
+}
+
 func TestAWaitSurvivesTheCollector(t *testing.T) {
 	r, c, tag := newRing(t, 8)
 	fd := eventfd(t, 0)
