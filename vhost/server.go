@@ -246,7 +246,9 @@ func (s *Server) client(ctx context.Context, uc *net.UnixConn, d Device, q Queue
 		err = read
 	}
 	s.setSession(nil)
+	done := s.watch("end of the connection")
 	closeSession(ctx, session)
+	done()
 	s.log.Info("front-end gone", zap.Error(err))
 }
 
@@ -267,7 +269,7 @@ func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) er
 	for r := range requests {
 		s.log.Debug("message", zap.Stringer("message", r.m.ID), zap.Uint32("flags", r.m.Flags),
 			zap.Int("bytes", len(r.m.Payload)), zap.Int("fds", len(r.fds)))
-		done := s.watch(r.m.ID)
+		done := s.watch(r.m.ID.String())
 		reply, err := session.Handle(r.m, r.fds)
 		done()
 		if err != nil {
@@ -285,15 +287,15 @@ func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) er
 	return nil
 }
 
-// watch logs while a message takes long: a VMM stands still in GET_VRING_BASE, and
-// its user wants to know what for.
-func (s *Server) watch(id ID) (done func()) {
+// watch logs while something takes long: a VMM stands still in GET_VRING_BASE, or
+// the next client waits, and its user wants to know what for.
+func (s *Server) watch(what string) (done func()) {
 	over := make(chan struct{})
 	t := time.AfterFunc(slowAfter, func() {
 		tick := time.NewTicker(slowAfter)
 		defer tick.Stop()
 		for {
-			s.log.Warn("message takes long: requests in flight do not end", zap.Stringer("message", id))
+			s.log.Warn("requests in flight do not end", zap.String("waiting", what))
 			select {
 			case <-over:
 				return

@@ -135,7 +135,8 @@ func TestEveryMessage(t *testing.T) {
 
 	config, err := f.GetConfig(0, 60)
 	require.NoError(t, err)
-	require.Equal(t, s.dev.config[:], config)
+	want := newFake(0).config
+	require.Equal(t, want[:], config)
 	_, err = f.GetConfig(200, 57)
 	require.ErrorIs(t, err, ErrConfig)
 	require.NoError(t, f.SetConfig(fakeWriteback, []byte{0}))
@@ -278,7 +279,7 @@ func TestDescriptorFlood(t *testing.T) {
 		closeAll(got)
 	}
 	ask(MsgGetInflightFD, Inflight{Queues: 2, QueueSize: 8}.bytes(24)) // the device keeps one area
-	settle := func() { // a reply's descriptor is closed after it was sent
+	settle := func() {                                                 // a reply's descriptor is closed after it was sent
 		_, err := f.GetQueueNum()
 		require.NoError(t, err)
 	}
@@ -320,7 +321,7 @@ func TestNeverReading(t *testing.T) {
 // hangs, and gives up what it can.
 func TestCancelWhileStopping(t *testing.T) {
 	s := listen(t)
-	s.dev.hold = true
+	s.dev.holdStops()
 	f := dial(t, s.path)
 	setUp(t, f)
 	require.NoError(t, f.Send(MsgGetVringBase, Version, VringState{}.bytes()))
@@ -334,7 +335,7 @@ func TestCancelWhileStopping(t *testing.T) {
 // other rings are stopped, and the next client waits for all of them.
 func TestGoneWhileStopping(t *testing.T) {
 	s := listen(t)
-	s.dev.hold = true
+	s.dev.holdStops()
 	f := dial(t, s.path)
 	setUp(t, f)
 	require.NoError(t, f.SetVringNum(1, 128))
