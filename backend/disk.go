@@ -152,7 +152,7 @@ func (d *disk) lock() error {
 		if !d.opts.ReadOnly {
 			use = "used"
 		}
-		return fmt.Errorf("it is locked: it is being %s by another disk or program: %w", use, err)
+		return fmt.Errorf("%w: it is being %s by another disk or program", ErrLocked, use)
 	default:
 		return fmt.Errorf("its file system has no locks; serve it without lock if nobody else uses it: %w", err)
 	}

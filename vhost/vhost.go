@@ -24,8 +24,9 @@ type Device interface {
 	Config() []byte
 	// SetConfig writes data at byte off, all of it or, with an error, nothing.
 	SetConfig(off uint32, data []byte) error
-	// SetMemory is the new memory table, also while rings run. The device retains
-	// what it keeps; m stays the caller's reference.
+	// SetMemory is the new memory table, also while rings run; after a front-end has
+	// gone, one without regions. The device retains what it keeps and lets the table
+	// before it go; m stays the caller's reference. An error keeps the old table.
 	SetMemory(m *shm.Memory) error
 	// SetInflight is the in-flight region, one record for each of queues queues,
 	// evenly spaced; nil forgets it. It counts for rings started later. The device
@@ -51,9 +52,10 @@ type Queues interface {
 	SetKick(i int, k *eventfd.FD)
 	// SetCall sets whom to notify of completions, nil for nobody (a driver that
 	// polls), also on a running ring; a new one is notified once, since a
-	// completion may have been published before it came.
+	// completion may have been published before it came. The one before it is no
+	// longer used when SetCall returns: its descriptor is closed then.
 	SetCall(i int, c virtqueue.Notifier)
-	// SetErr sets whom to notify of a broken ring, nil for nobody.
+	// SetErr sets whom to notify of a broken ring, nil for nobody; as with SetCall.
 	SetErr(i int, c virtqueue.Notifier)
 	// Stop stops ring i: nothing more is taken, what was taken is carried out, and
 	// then done is called, from any goroutine, with the answer to GET_VRING_BASE. A

@@ -1,0 +1,326 @@
+package vhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// stopGrace is how long rings may take to stop once the whole server is told
+	// to end. A request that a dead disk keeps must not keep the process: with an
+	// in-flight area, a successor takes it up.
+	stopGrace = 500 * time.Millisecond
+	// slowAfter is when, and then how often, a message that takes long is logged.
+	slowAfter = 10 * time.Second
+	// acceptPause lets a process that is out of descriptors get some back.
+	acceptPause = 100 * time.Millisecond
+	// Front-ends choose how many lines they cause: each text is logged at most
+	// logBurst times in logTick.
+	logTick  = time.Second
+	logBurst = 2
+
+	maxSocketPath = 107 // bytes (unix(7), sun_path without its zero)
+)
+
+// Server serves one device to one front-end after the other. The next one waits
+// in the socket's backlog until all of the last one's rings have stopped.
+type Server struct {
+	ln   *net.UnixListener
+	only *net.UnixConn // instead of ln: a client that came with the process
+	path string        // of the socket that we made, or ""
+	made os.FileInfo   // what it was
+	log  *zap.Logger
+
+	mu      sync.Mutex
+	session *Session // of the client that is on, or nil
+}
+
+func newServer(log *zap.Logger) *Server {
+	return &Server{log: log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, logTick, logBurst, 0)
+	}))}
+}
+
+// Listen makes a socket at path. One that a dead server left is replaced; one
+// that somebody listens on, and everything that is no socket, is an error.
+func Listen(path string, log *zap.Logger) (*Server, error) {
+	if path == "" || len(path) > maxSocketPath {
+		return nil, fmt.Errorf("socket path %q has %d bytes, want 1 to %d", path, len(path), maxSocketPath)
+	}
+	if path[0] == '@' {
+		path = "./" + path // net would take it for a name outside the file system
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if errors.Is(err, unix.EADDRINUSE) {
+		if err = removeStale(path); err == nil {
+			ln, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	ln.SetUnlinkOnClose(false)
+	s := newServer(log)
+	s.ln, s.path = ln, path
+	if s.made, err = os.Lstat(path); err != nil {
+		_ = ln.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// removeStale removes a socket that nobody listens on.
+func removeStale(path string) error {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("there is something that is no socket (%v); it is left alone", st.Mode())
+	}
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		_ = c.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return errors.New("another server is using that socket")
+	}
+	return os.Remove(path)
+}
+
+// FromFD serves on a socket that came with the process: a listening one, or one
+// that is connected to the only client there will be. fd becomes the server's,
+// except with an error.
+func FromFD(fd int, log *zap.Logger) (*Server, error) {
+	listening, err := checkSocket(fd)
+	if err != nil {
+		return nil, fmt.Errorf("serve on file descriptor %d: %w", fd, err)
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("serve on file descriptor %d: %w", fd, err)
+	}
+	file := os.NewFile(uintptr(own), "vhost-user socket")
+	defer file.Close() // net duplicates it
+	s := newServer(log)
+	if listening {
+		var ln net.Listener
+		if ln, err = net.FileListener(file); err == nil {
+			s.ln = ln.(*net.UnixListener)
+		}
+	} else {
+		var c net.Conn
+		if c, err = net.FileConn(file); err == nil {
+			s.only = c.(*net.UnixConn)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("serve on file descriptor %d: %w", fd, err)
+	}
+	_ = unix.Close(fd)
+	return s, nil
+}
+
+// checkSocket refuses what is no UNIX stream socket.
+func checkSocket(fd int) (listening bool, err error) {
+	var got [3]int
+	for i, opt := range [...]int{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_ACCEPTCONN} {
+		if got[i], err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, opt); err != nil {
+			return false, err
+		}
+	}
+	if got[0] != unix.AF_UNIX || got[1] != unix.SOCK_STREAM {
+		return false, fmt.Errorf("socket of family %d, type %d; want UNIX (%d), stream (%d)",
+			got[0], got[1], unix.AF_UNIX, unix.SOCK_STREAM)
+	}
+	return got[2] != 0, nil
+}
+
+// Close gives up a server that is not serving: its socket file is removed.
+func (s *Server) Close() {
+	if s.only != nil {
+		_ = s.only.Close()
+	}
+	if s.ln != nil {
+		_ = s.ln.Close()
+	}
+	if s.path == "" {
+		return
+	}
+	// Whoever replaced our socket keeps theirs.
+	if st, err := os.Lstat(s.path); err == nil && os.SameFile(st, s.made) {
+		_ = os.Remove(s.path)
+	}
+	s.path = ""
+}
+
+// Serve serves d and q until ctx ends or, on a connected socket, its client has
+// gone; then the server is closed. All rings of q are stopped then, except those
+// that a hanging disk keeps longer than a moment after ctx ended. No client can
+// end it. Only a listening socket that cannot be used gives an error.
+func (s *Server) Serve(ctx context.Context, d Device, q Queues) error {
+	defer s.Close()
+	if s.only != nil {
+		s.client(ctx, s.only, d, q)
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.ln.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for ctx.Err() == nil {
+		c, err := s.ln.AcceptUnix()
+		switch {
+		case err == nil:
+			s.client(ctx, c, d, q)
+		case ctx.Err() != nil:
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+			s.log.Warn("cannot accept a client yet", zap.Error(err))
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+		default:
+			return fmt.Errorf("accept client: %w", err)
+		}
+	}
+	return nil
+}
+
+// ConfigChanged tells the client that is on that the configuration space has
+// changed. Any goroutine.
+func (s *Server) ConfigChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != nil {
+		s.session.ConfigChanged()
+	}
+}
+
+func (s *Server) setSession(x *Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session = x
+}
+
+// request is one message on its way from the reading goroutine.
+type request struct {
+	m   Message
+	fds []int
+}
+
+// client serves one connection to its end. A goroutine of its own reads, so that
+// a client that goes is noticed while a message is being carried out.
+func (s *Server) client(ctx context.Context, uc *net.UnixConn, d Device, q Queues) {
+	c := newConn(uc)
+	defer c.close()
+	alive, gone := context.WithCancel(ctx)
+	defer gone()
+	stop := context.AfterFunc(ctx, c.close)
+	defer stop()
+	s.log.Info("front-end connected")
+	session := NewSession(d, q, s.log, alive.Done())
+	s.setSession(session)
+
+	requests, end := make(chan request), make(chan error, 1)
+	go func() {
+		defer gone()
+		defer close(requests)
+		end <- receive(c, requests)
+	}()
+	err := s.carryOut(c, session, requests)
+	c.close()
+	for r := range requests {
+		closeAll(r.fds)
+	}
+	if read := <-end; err == nil && read != io.EOF && ctx.Err() == nil {
+		err = read
+	}
+	s.setSession(nil)
+	done := s.watch("end of the connection")
+	closeSession(ctx, session)
+	done()
+	s.log.Info("front-end gone", zap.Error(err))
+}
+
+// receive passes all messages on until the connection ends: io.EOF is an orderly
+// end.
+func receive(c *conn, to chan<- request) error {
+	for {
+		m, fds, err := c.read(checkRequest)
+		if err != nil {
+			return err
+		}
+		to <- request{m, fds}
+	}
+}
+
+// carryOut answers messages until there are no more, or one of them is the last.
+func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) error {
+	for r := range requests {
+		s.log.Debug("message", zap.Stringer("message", r.m.ID), zap.Uint32("flags", r.m.Flags),
+			zap.Int("bytes", len(r.m.Payload)), zap.Int("fds", len(r.fds)))
+		done := s.watch(r.m.ID.String())
+		reply, err := session.Handle(r.m, r.fds)
+		done()
+		if err != nil {
+			return err
+		}
+		if reply.None() {
+			continue
+		}
+		err = c.write(reply.Message, reply.FDs)
+		closeAll(reply.FDs)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch logs while something takes long: a VMM stands still in GET_VRING_BASE, or
+// the next client waits, and its user wants to know what for.
+func (s *Server) watch(what string) (done func()) {
+	over := make(chan struct{})
+	t := time.AfterFunc(slowAfter, func() {
+		tick := time.NewTicker(slowAfter)
+		defer tick.Stop()
+		for {
+			s.log.Warn("requests in flight do not end", zap.String("waiting", what))
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() {
+		t.Stop()
+		close(over)
+	}
+}
+
+// closeSession waits for rings without limit, since the next client would find
+// them running, but only for stopGrace once ctx has ended.
+func closeSession(ctx context.Context, session *Session) {
+	abandon, give := context.WithCancel(context.Background())
+	defer give()
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-abandon.Done():
+		case <-time.After(stopGrace):
+			give()
+		}
+	})
+	defer stop()
+	session.Close(abandon.Done())
+}

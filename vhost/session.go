@@ -1,0 +1,285 @@
+package vhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/internal/shm"
+)
+
+// Session is the back-end's side of one connection as a state machine: messages
+// in, replies out, and calls to a Device and its Queues in between. It knows
+// neither socket nor clock. One goroutine calls Handle and then, once, Close;
+// ConfigChanged may come from any.
+//
+// What a message can meet:
+//
+//   - it is carried out; with REPLY_ACK, zero says so where it asked;
+//   - it is refused: nothing has changed, a log line says why, and non-zero tells
+//     the front-end where it asked. Messages that we do not know are refused too;
+//   - it ends the session, by an error of Handle: its form is wrong, or it needs
+//     an answer that we do not have and that has no way to say so.
+//
+// A message that is not covered by a negotiated protocol feature is carried out
+// all the same. Whether one is acknowledged is decided by what was negotiated
+// before it.
+type Session struct {
+	dev  Device
+	q    Queues
+	log  *zap.Logger
+	quit <-chan struct{}
+
+	negotiated bool // a SET_FEATURES was carried out
+	protocol   uint64
+	rings      []ring
+	memory     *shm.Memory  // nil: none yet
+	inflight   *shm.Mapping // nil: none
+	back       backChannel
+	ended      error
+}
+
+// Reply is what goes back: nothing if its Message has no flags. The descriptors
+// belong to whoever gets the reply.
+type Reply struct {
+	Message Message
+	FDs     []int
+}
+
+// None is whether there is nothing to send.
+func (r Reply) None() bool { return r.Message.Flags == 0 }
+
+// ErrNoAnswer ends a session that was asked for what it does not have, by a message
+// whose reply has no way to say so: its sender must not wait for ever.
+var ErrNoAnswer = errors.New("no reply to this message can say so")
+
+// ErrQuit ends a session whose quit channel was closed while it waited for a ring
+// to stop.
+var ErrQuit = errors.New("session was told to end")
+
+// NewSession makes a session over a device all of whose rings are stopped and
+// disabled. Closing quit ends a wait within Handle; it may be nil.
+func NewSession(d Device, q Queues, log *zap.Logger, quit <-chan struct{}) *Session {
+	return &Session{dev: d, q: q, log: log, quit: quit, rings: make([]ring, q.Count()), back: backChannel{fd: -1, log: log}}
+}
+
+// Handle carries out one message. It owns fds from now on, whatever happens. An
+// error is the end: the caller closes the connection and the session, and every
+// later call gets the same error.
+func (s *Session) Handle(m Message, fds []int) (Reply, error) {
+	in := &received{fds: fds}
+	defer in.close()
+	if s.ended != nil {
+		return Reply{}, s.ended
+	}
+	if err := checkRequest(m, len(m.Payload)); err != nil {
+		s.ended = err
+		return Reply{}, err
+	}
+	ack := m.NeedReply() && s.protocol&ProtocolReplyAck != 0
+	reply, err := s.dispatch(m, in)
+	if errors.Is(err, ErrMalformed) || errors.Is(err, ErrNoAnswer) || errors.Is(err, ErrQuit) {
+		s.ended = err
+		return Reply{}, err
+	}
+	if err != nil {
+		s.log.Warn("message refused", zap.Stringer("message", m.ID), zap.Error(err))
+	}
+	if !reply.None() || !ack {
+		return reply, nil
+	}
+	if err != nil {
+		return answer(m.ID, putU64(1)), nil
+	}
+	return answer(m.ID, putU64(0)), nil
+}
+
+// dispatch carries m out. An error refuses it, or ends the session.
+func (s *Session) dispatch(m Message, in *received) (Reply, error) {
+	switch m.ID {
+	case MsgGetFeatures:
+		return answer(m.ID, putU64(s.dev.Features()|FeatureProtocolFeatures)), nil
+	case MsgGetProtocolFeatures:
+		return answer(m.ID, putU64(OfferedProtocol)), nil
+	case MsgGetQueueNum:
+		return answer(m.ID, putU64(uint64(len(s.rings)))), nil
+	case MsgGetMaxMemSlots:
+		return answer(m.ID, putU64(MaxMemSlots)), nil
+	case MsgGetVringBase:
+		return s.getVringBase(m)
+	case MsgGetConfig:
+		return s.getConfig(m)
+	case MsgGetInflightFD:
+		return s.getInflight(m), nil
+	}
+	if set, ok := setters[m.ID]; ok {
+		return Reply{}, set(s, m.Payload, in)
+	}
+	return refuseUnknown(m)
+}
+
+// setters are the messages without a reply of their own.
+var setters = map[ID]func(s *Session, payload []byte, in *received) error{
+	MsgSetFeatures:         (*Session).setFeatures,
+	MsgSetProtocolFeatures: (*Session).setProtocolFeatures,
+	MsgSetOwner:            (*Session).nothing,
+	MsgResetOwner:          (*Session).nothing, // "recommended that back-ends either ignore this message, or …"
+	MsgSetMemTable:         (*Session).setMemTable,
+	MsgAddMemReg:           (*Session).addMemReg,
+	MsgRemMemReg:           (*Session).remMemReg,
+	MsgSetVringNum:         (*Session).setVringNum,
+	MsgSetVringAddr:        (*Session).setVringAddr,
+	MsgSetVringBase:        (*Session).setVringBase,
+	MsgSetVringKick:        (*Session).setVringKick,
+	MsgSetVringCall:        (*Session).setVringCall,
+	MsgSetVringErr:         (*Session).setVringErr,
+	MsgSetVringEnable:      (*Session).setVringEnable,
+	MsgSetBackendReqFD:     (*Session).setBackendReqFD,
+	MsgSetConfig:           (*Session).setConfig,
+	MsgSetInflightFD:       (*Session).setInflight,
+	MsgResetDevice:         (*Session).resetDevice,
+}
+
+// refuseUnknown answers what we do not carry out: a message whose sender waits
+// for a reply of its own must not be met with silence.
+func refuseUnknown(m Message) (Reply, error) {
+	const (
+		iotlb            = 22
+		createCrypto     = 26
+		postcopyAdvise   = 28
+		postcopyEnd      = 30
+		getStatus        = 40
+		getSharedObject  = 41
+		setDeviceStateFD = 42
+		checkDeviceState = 43
+		noFD             = 1 << 8 // in the reply to SET_DEVICE_STATE_FD
+	)
+	err := fmt.Errorf("%v is not supported", m.ID)
+	switch m.ID {
+	case iotlb, postcopyEnd, setDeviceStateFD, checkDeviceState:
+		return answer(m.ID, putU64(noFD|1)), err
+	case createCrypto, postcopyAdvise, getStatus, getSharedObject:
+		return Reply{}, fmt.Errorf("%w: %w", err, ErrNoAnswer)
+	}
+	return Reply{}, err
+}
+
+func answer(id ID, payload []byte) Reply {
+	return Reply{Message: Message{ID: id, Flags: Version | FlagReply, Payload: payload}}
+}
+
+func (s *Session) nothing([]byte, *received) error { return nil }
+
+// setFeatures never stops or disables a ring: front-ends send it again while
+// rings run, to switch dirty logging.
+func (s *Session) setFeatures(b []byte, _ *received) error {
+	bits := getU64(b)
+	if err := s.dev.SetFeatures(bits &^ FeatureProtocolFeatures); err != nil {
+		return err
+	}
+	s.negotiated = true
+	if bits&FeatureProtocolFeatures == 0 {
+		for i := range s.rings {
+			s.q.Enable(i, true)
+		}
+	}
+	return nil
+}
+
+func (s *Session) setProtocolFeatures(b []byte, _ *received) error {
+	bits := getU64(b)
+	if odd := bits &^ OfferedProtocol; odd != 0 {
+		return fmt.Errorf("protocol features %#x were not offered, only %#x", odd, uint64(OfferedProtocol))
+	}
+	s.protocol = bits
+	s.back.allow(bits&ProtocolConfig != 0)
+	return nil
+}
+
+// resetDevice keeps what belongs to the connection rather than to the device:
+// memory, call and error descriptors, the in-flight area. Front-ends do not send
+// all of them again.
+func (s *Session) resetDevice([]byte, *received) error {
+	if err := s.stopAll(s.quit); err != nil {
+		return err
+	}
+	for i := range s.rings {
+		s.q.Enable(i, false)
+		r := &s.rings[i]
+		*r = ring{call: r.call, err: r.err}
+	}
+	s.negotiated = false
+	s.dev.Reset()
+	return nil
+}
+
+// Close ends the session: all rings are stopped, what was taken from them is
+// carried out, and no descriptor and no memory of the front-end is left. Closing
+// abandon (which may be nil) ends the wait for rings that do not stop.
+func (s *Session) Close(abandon <-chan struct{}) {
+	if err := s.stopAll(abandon); err != nil {
+		s.log.Warn("rings left behind with requests in flight")
+	}
+	s.back.close()
+	for i := range s.rings {
+		r := &s.rings[i]
+		s.q.Enable(i, false)
+		s.q.SetCall(i, nil)
+		s.q.SetErr(i, nil)
+		r.call.Close()
+		r.err.Close()
+	}
+	s.rings = nil
+	s.ended = os.ErrClosed
+	s.dropInflight()
+	s.dropMemory()
+}
+
+// received holds the descriptors that came with a message until somebody takes
+// them or the message is done.
+type received struct{ fds []int }
+
+func (in *received) close() { closeAll(in.fds) }
+
+// one is the only descriptor. It stays where it is.
+func (in *received) one() (int, error) {
+	if len(in.fds) != 1 {
+		return -1, fmt.Errorf("%d file descriptors, want 1", len(in.fds))
+	}
+	return in.fds[0], nil
+}
+
+// notifier takes the only descriptor, which must be one to wake somebody with.
+func (in *received) notifier() (*eventfd.FD, error) {
+	fd, err := in.one()
+	if err != nil {
+		return nil, err
+	}
+	e, err := eventfd.Own(fd)
+	if err != nil {
+		return nil, err
+	}
+	in.fds = nil
+	return e, nil
+}
+
+// socket takes the only descriptor, which must be a stream socket.
+func (in *received) socket() (int, error) {
+	fd, err := in.one()
+	if err != nil {
+		return -1, err
+	}
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return -1, fmt.Errorf("ask for the type of a socket: %w", err)
+	}
+	if kind != unix.SOCK_STREAM {
+		return -1, fmt.Errorf("socket of type %d, want a stream (%d)", kind, unix.SOCK_STREAM)
+	}
+	in.fds = nil
+	return fd, nil
+}
