@@ -4,9 +4,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/elevisor/elevisor/blk"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -240,6 +242,32 @@ func TestAFullBackendRefuses(t *testing.T) {
 		}
 		require.Same(t, reqs[2], done[2])
 		g.close()
+		require.NoError(t, img.Close())
+	})
+}
+
+func TestLoopsShareAnImage(t *testing.T) {
+	eachEngine(t, func(t *testing.T, aio AIO) {
+		img, err := Open(sparse(t, modelSize), Options{AIO: aio, Lock: true, Cache: CacheNone})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for half := range 2 {
+			all.Go(func() {
+				g := attach(t, img, 4)
+				defer g.close()
+				base := blk.Sector(half * modelSize / 1024)
+				mem := memory(t, 2*4096)
+				for i := range 64 {
+					w := data(blk.OpWrite, base+blk.Sector(i*8), fill(mem[:4096], byte(i*2+half)))
+					r := data(blk.OpRead, base+blk.Sector(i*8), mem[4096:])
+					g.do(w)
+					g.do(r)
+					assert.Equal(t, blk.StatusOK, max(w.Status, r.Status))
+					assert.Equal(t, mem[:4096], mem[4096:])
+				}
+			})
+		}
+		all.Wait()
 		require.NoError(t, img.Close())
 	})
 }

@@ -210,6 +210,16 @@ func TestDiscardsFallBack(t *testing.T) {
 	require.Empty(t, script(t, o, ranges(blk.OpDiscard, 0, blk.Range{Sector: 8, Sectors: 8}, blk.Range{Sector: 33, Sectors: 16})))
 }
 
+func TestMergedRangesAreAllCarriedOut(t *testing.T) {
+	_, s := fussyDisk(t, 1)
+	o := s.get()
+	x := ranges(blk.OpDiscard, 0, blk.Range{Sector: 8, Sectors: 8}, blk.Range{Sector: 32, Sectors: 8})
+	x.Merged = ranges(blk.OpDiscard, 0, blk.Range{Sector: 40, Sectors: 1})
+	got := script(t, o, x, 0, 0, 0)
+	require.Equal(t, []int64{8 * 512, 32 * 512, 40 * 512}, []int64{got[0].off, got[1].off, got[2].off})
+	requireOK(t, x)
+}
+
 func TestLostPagesFailAllLaterFlushes(t *testing.T) {
 	durable := data(blk.OpWrite, 0, make([]byte, 512))
 	durable.Flags = blk.FlagFUA

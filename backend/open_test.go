@@ -167,6 +167,34 @@ func TestAFileSystemWithoutDirectIOIsNamed(t *testing.T) {
 	require.NoError(t, img.Close())
 }
 
+func TestAFileBeyondTheProcessLimitIsRefused(t *testing.T) {
+	path := sparse(t, modelSize)
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: modelSize - 1, Max: old.Max}))
+	_, err := Open(path, Options{})
+	img, errRO := Open(path, Options{ReadOnly: true})
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old))
+	require.ErrorContains(t, err, "RLIMIT_FSIZE")
+	require.NoError(t, errRO)
+	require.NoError(t, img.Close())
+}
+
+func FuzzOpenMemory(f *testing.F) {
+	for _, s := range []string{"?size=1G", "size=64k", "?size=1&size=2", "size=9e", "==&", "size=kkk"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		img, err := Open("null:"+query, Options{})
+		if (img == nil) == (err == nil) {
+			t.Fatalf("image %v and error %v", img, err)
+		}
+		if err == nil && img.Info().Sectors == 0 {
+			t.Fatal("an empty disk")
+		}
+	})
+}
+
 func TestTheEngineIsTheOneAskedFor(t *testing.T) {
 	path := sparse(t, modelSize)
 	img, err := Open(path, Options{AIO: AIOThreads})

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,24 +10,11 @@ import (
 	"github.com/elevisor/elevisor/backend/uring"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// Tests lock goroutines to threads and start pools; what they leave behind
-	// shows as a count that does not fall.
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	for tries := 0; code == 0 && runtime.NumGoroutine() > before; tries++ {
-		if tries == 500 {
-			buf := make([]byte, 1<<16)
-			fmt.Printf("goroutines left behind:\n%s\n", buf[:runtime.Stack(buf, true)])
-			code = 1
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hang = 30 * time.Second // only a hang lasts as long
 
