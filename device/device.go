@@ -1,0 +1,371 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/virtqueue"
+	"go.uber.org/zap"
+)
+
+// MaxQueues is the most virtqueues a device has: the protocol's queue numbers have
+// 8 bits.
+const MaxQueues = 256
+
+// Options describe one guest's disk. Zero values take the default.
+type Options struct {
+	ID         string // for logs and statistics
+	Serial     string // at most 20 bytes; default: ID
+	Index      uint16 // number of the device in its domain, for blk.Source
+	Disk       *blk.Disk
+	Info       backend.Info // of that image
+	Loops      []*Loop      // queue i runs on Loops[i % len]
+	NumQueues  int          // default 1
+	QueueSize  int          // entries; default 128. The driver decides; SegMax follows it
+	SegMax     int          // data segments announced; default QueueSize - 2
+	SizeMax    int          // bytes in a segment; default 0: not announced
+	Offset     blk.Sector   // of the guest's window in the image
+	Size       blk.Sector   // of that window; default: the rest
+	ReadOnly   bool
+	WriteCache bool // the guest starts with its write cache on
+	Prio       blk.Prio
+
+	MaxDiscardSeg     int        // ranges in one discard; default 1
+	MaxWriteZeroesSeg int        // ranges in one write-zeroes; default 1
+	MaxDiscard        blk.Sector // in one range; default as many as fit
+	MaxWriteZeroes    blk.Sector
+	DiscardAlignment  blk.Sector // default as the image says
+	Log               *zap.Logger
+}
+
+// Device is one guest's disk. It implements what a vhost-user session asks of a
+// device and of its queues; a session calls one method at a time.
+type Device struct {
+	o        Options
+	config   blk.Config
+	limits   blk.Limits
+	offered  uint64
+	features uint64 // acknowledged
+	queues   []*queue
+
+	memory   *shm.Memory
+	inflight *shm.Mapping
+	records  int // queues that inflight has records for
+}
+
+// New makes a device and adds its queues to their loops. The loops run already,
+// or are stepped by hand.
+func New(o Options) (*Device, error) {
+	d := &Device{o: o}
+	if err := d.defaults(); err != nil {
+		return nil, fmt.Errorf("disk %s: %w", o.ID, err)
+	}
+	d.announce()
+	for i := range d.o.NumQueues {
+		q := &queue{
+			loop:   d.o.Loops[i%len(d.o.Loops)],
+			source: blk.Source{Device: d.o.Index, Queue: uint16(i)},
+			disk:   d.o.Disk,
+			prio:   d.o.Prio,
+			name:   fmt.Sprintf("disk %s queue %d", d.o.ID, i),
+			log:    d.warn,
+		}
+		if err := q.loop.Do(func() { q.loop.queues = append(q.loop.queues, q) }); err != nil {
+			return nil, err
+		}
+		d.queues = append(d.queues, q)
+	}
+	return d, nil
+}
+
+// warn logs from a loop's goroutine without making it wait for a terminal. A queue
+// says at most one thing between a start and a stop.
+func (d *Device) warn(msg string, err error) {
+	go log(d.o.Log).Warn(msg, zap.Error(err))
+}
+
+// defaults fills in what the options leave open and refuses what cannot be.
+func (d *Device) defaults() error {
+	o := &d.o
+	fill(&o.Serial, o.ID)
+	fill(&o.NumQueues, 1)
+	fill(&o.QueueSize, 128)
+	fill(&o.SegMax, max(o.QueueSize-2, 1))
+	fill(&o.MaxDiscardSeg, 1)
+	fill(&o.MaxWriteZeroesSeg, 1)
+	fill(&o.DiscardAlignment, blk.Sector(max(o.Info.DiscardAlign/blk.SectorSize, 1)))
+	longest := blk.Sector(1<<32-1) / o.DiscardAlignment * o.DiscardAlignment
+	fill(&o.MaxDiscard, longest)
+	fill(&o.MaxWriteZeroes, longest)
+	for _, c := range []struct {
+		key         string
+		v, min, max int
+	}{
+		{"num-queues", o.NumQueues, 1, MaxQueues},
+		{"queue-size", o.QueueSize, 1, virtqueue.MaxSize},
+		{"seg-max", o.SegMax, 1, virtqueue.MaxChain - 2},
+		{"size-max", o.SizeMax, 0, 1<<31 - 1},
+		{"max-discard-seg", o.MaxDiscardSeg, 1, 1024},
+		{"serial", len(o.Serial), 0, blk.IDSize},
+	} {
+		if c.v < c.min || c.v > c.max {
+			return fmt.Errorf("%s=%d is out of range %d to %d", c.key, c.v, c.min, c.max)
+		}
+	}
+	if o.QueueSize&(o.QueueSize-1) != 0 {
+		return fmt.Errorf("queue-size=%d is not a power of two", o.QueueSize)
+	}
+	if o.SizeMax*o.SegMax >= 1<<31 { // libblkio multiplies them as 32-bit signed
+		return fmt.Errorf("size-max=%d times seg-max=%d is not below 2^31", o.SizeMax, o.SegMax)
+	}
+	if o.Offset >= o.Info.Sectors || o.Size > o.Info.Sectors-o.Offset {
+		return fmt.Errorf("offset %d plus size %d bytes lies outside the image of %d bytes", o.Offset.Bytes(), o.Size.Bytes(), o.Info.Sectors.Bytes())
+	}
+	fill(&o.Size, o.Info.Sectors-o.Offset)
+	o.ReadOnly = o.ReadOnly || o.Info.ReadOnly
+	return nil
+}
+
+func fill[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// announce works out the feature bits, the configuration space and what requests
+// are held to.
+func (d *Device) announce() {
+	o := &d.o
+	d.offered = virtqueue.FeatureVersion1 | virtqueue.FeatureIndirect | virtqueue.FeatureEventIdx |
+		blk.FeatureSegMax | blk.FeatureBlkSize | blk.FeatureTopology | blk.FeatureFlush | blk.FeatureConfigWCE | blk.FeatureMQ
+	if o.SizeMax > 0 {
+		d.offered |= blk.FeatureSizeMax
+	}
+	if o.ReadOnly {
+		d.offered |= blk.FeatureRO
+	} else {
+		if o.Info.Discard {
+			d.offered |= blk.FeatureDiscard
+		}
+		if o.Info.WriteZeroes {
+			d.offered |= blk.FeatureWriteZeroes
+		}
+	}
+	block := max(o.Info.LogicalBlock, blk.SectorSize)
+	exp := uint8(0)
+	for p := o.Info.PhysicalBlock; p > block && exp < 16; p /= 2 {
+		exp++
+	}
+	d.config = blk.Config{
+		Capacity:               o.Size,
+		SizeMax:                uint32(o.SizeMax),
+		SegMax:                 uint32(o.SegMax),
+		BlkSize:                block,
+		PhysicalBlockExp:       exp,
+		MinIOSize:              1,
+		Writeback:              o.WriteCache,
+		NumQueues:              uint16(o.NumQueues),
+		MaxDiscardSectors:      uint32(o.MaxDiscard),
+		MaxDiscardSeg:          uint32(o.MaxDiscardSeg),
+		DiscardSectorAlignment: uint32(o.DiscardAlignment),
+		MaxWriteZeroesSectors:  uint32(o.MaxWriteZeroes),
+		MaxWriteZeroesSeg:      uint32(o.MaxWriteZeroesSeg),
+		WriteZeroesMayUnmap:    o.Info.ZeroesUnmap,
+	}
+	d.limits = blk.Limits{
+		Capacity:       o.Size,
+		Offset:         o.Offset,
+		ReadOnly:       o.ReadOnly,
+		Flush:          true,
+		Discard:        d.offered&blk.FeatureDiscard != 0,
+		WriteZeroes:    d.offered&blk.FeatureWriteZeroes != 0,
+		MaxDiscard:     o.MaxDiscard,
+		MaxDiscardSeg:  o.MaxDiscardSeg,
+		MaxWriteZeroes: o.MaxWriteZeroes,
+		MaxZeroesSeg:   o.MaxWriteZeroesSeg,
+	}
+	copy(d.limits.ID[:], o.Serial)
+}
+
+// Features implements vhost.Device.
+func (d *Device) Features() uint64 { return d.offered }
+
+// SetFeatures implements vhost.Device.
+func (d *Device) SetFeatures(bits uint64) error {
+	if more := bits &^ d.offered; more != 0 {
+		return fmt.Errorf("features %#x were not offered (%#x were)", more, d.offered)
+	}
+	d.features = bits
+	return d.setThrough()
+}
+
+// writeThrough says whether a write must be durable before it is acknowledged: a
+// driver that cannot flush cannot have a cache (virtio 1.3, 5.2.5.2).
+func (d *Device) writeThrough() bool {
+	return !d.config.Writeback || d.features&blk.FeatureFlush == 0
+}
+
+func (d *Device) setThrough() error {
+	through := d.writeThrough()
+	return d.each(func(q *queue) { q.through = through })
+}
+
+// Config implements vhost.Device.
+func (d *Device) Config() []byte {
+	b := d.config.Encode()
+	return b[:]
+}
+
+// SetConfig implements vhost.Device: the cache mode is all that may be written.
+func (d *Device) SetConfig(off uint32, data []byte) error {
+	if off != blk.ConfigWriteback || len(data) != 1 || data[0] > 1 {
+		return fmt.Errorf("%d bytes at %d of the configuration cannot be written; only byte %d, to 0 or 1", len(data), off, blk.ConfigWriteback)
+	}
+	d.config.Writeback = data[0] == 1
+	return d.setThrough()
+}
+
+// SetMemory implements vhost.Device; nil withdraws the memory.
+func (d *Device) SetMemory(m *shm.Memory) error {
+	if m != nil {
+		m.Retain()
+	}
+	old := d.memory
+	d.memory = m
+	err := d.each(func(q *queue) { q.setMemory(m) })
+	if old != nil {
+		old.Release()
+	}
+	return err
+}
+
+// SetInflight implements vhost.Device.
+func (d *Device) SetInflight(m *shm.Mapping, queues int) error {
+	if m != nil {
+		if queues < 1 || len(m.Bytes())/queues < virtqueue.InflightBytes(1) {
+			return fmt.Errorf("in-flight region of %d bytes is too small for %d queues", len(m.Bytes()), queues)
+		}
+		m.Retain()
+	}
+	if d.inflight != nil {
+		d.inflight.Release()
+	}
+	d.inflight, d.records = m, queues
+	return nil
+}
+
+// Reset implements vhost.Device.
+func (d *Device) Reset() {
+	d.features = 0
+	d.config.Writeback = d.o.WriteCache
+}
+
+// Count implements vhost.Queues.
+func (d *Device) Count() int { return len(d.queues) }
+
+// Start implements vhost.Queues.
+func (d *Device) Start(i int, p virtqueue.Params) error {
+	q := d.queues[i]
+	if d.memory == nil {
+		p.Kick.Close()
+		return fmt.Errorf("start %s: no guest memory was shared; the VM needs a memory backend with share=on", q.name)
+	}
+	p.Features, p.Memory, p.Inflight = d.features, d.memory, d.record(i)
+	record := d.inflight
+	if p.Inflight == nil {
+		record = nil
+	}
+	through := d.writeThrough()
+	var err error
+	if ended := q.loop.Do(func() { err = q.start(p, record, d.limits, through) }); ended != nil {
+		p.Kick.Close()
+		return ended
+	}
+	return err
+}
+
+// record is queue i's part of the in-flight region, nil without one.
+func (d *Device) record(i int) []byte {
+	if d.inflight == nil || i >= d.records {
+		return nil
+	}
+	b := d.inflight.Bytes()
+	stride := len(b) / d.records
+	return b[i*stride : (i+1)*stride]
+}
+
+// Enable implements vhost.Queues.
+func (d *Device) Enable(i int, on bool) {
+	d.do(i, func(q *queue) { q.enabled, q.hot = on, true })
+}
+
+// SetKick implements vhost.Queues.
+func (d *Device) SetKick(i int, k *eventfd.FD) {
+	q := d.queues[i]
+	if q.loop.Do(func() { q.setKick(k) }) != nil {
+		k.Close()
+	}
+}
+
+// SetCall implements vhost.Queues.
+func (d *Device) SetCall(i int, c virtqueue.Notifier) {
+	d.do(i, func(q *queue) {
+		q.call = c
+		if c != nil && q.ring != nil {
+			c.Notify()
+		}
+	})
+}
+
+// SetErr implements vhost.Queues.
+func (d *Device) SetErr(i int, c virtqueue.Notifier) {
+	d.do(i, func(q *queue) { q.errs = c })
+}
+
+// Stop implements vhost.Queues.
+func (d *Device) Stop(i int, done func(base uint32)) {
+	q := d.queues[i]
+	if q.loop.Do(func() { q.loop.stop(q, done) }) != nil {
+		done(0) // the loop is gone, and with it everything that was in flight
+	}
+}
+
+// Stats sums the statistics of the device's queues.
+func (d *Device) Stats() (sum QueueStats) {
+	_ = d.each(func(q *queue) { sum.Add(&q.stats) }) // an ended loop has nothing to add
+	return sum
+}
+
+// do runs fn for queue i on its loop. A loop that has ended has no queues left.
+func (d *Device) do(i int, fn func(q *queue)) {
+	q := d.queues[i]
+	_ = q.loop.Do(func() { fn(q) })
+}
+
+// each runs fn for every queue, once for each loop it lives on.
+func (d *Device) each(fn func(q *queue)) error {
+	var seen []*Loop
+	for _, q := range d.queues {
+		if slices.Contains(seen, q.loop) {
+			continue
+		}
+		seen = append(seen, q.loop)
+		l := q.loop
+		err := l.Do(func() {
+			for _, q := range d.queues {
+				if q.loop == l {
+					fn(q)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/backend/uring"
+	"github.com/elevisor/elevisor/blk"
+	"go.uber.org/zap"
+)
+
+// Waiter is the only thing that blocks. Wakeup may be called from any goroutine,
+// the rest belongs to the loop's.
+type Waiter interface {
+	// Wait submits what is queued on the waiter's ring, if it has one, and returns
+	// when there may be something to do, or d nanoseconds have passed: 0 looks and
+	// returns at once, negative sets no limit.
+	Wait(d int64) error
+	// Wakeup ends the current Wait, or the next one.
+	Wakeup()
+	// Watch sets *fired when descriptor fd was readable, and reads it empty, until
+	// the watch is given to Unwatch. *fired may be set a little later than that.
+	Watch(fd int, fired *bool) Watch
+	Unwatch(w Watch)
+	// Close ends the waiter. Nothing is watched.
+	Close() error
+}
+
+// Watch is a Waiter's name for one watched descriptor.
+type Watch any
+
+// Engine says how a loop waits, and so what its backends may use.
+type Engine uint8
+
+// The engines. EngineAuto takes io_uring where the system allows it.
+const (
+	EngineAuto Engine = iota
+	EngineURing
+	EnginePoll
+)
+
+// ringEntries is the size of a loop's submission ring; a step that has more to
+// say enters the kernel once more.
+const ringEntries = 512
+
+// mailbox is how many calls may wait for a loop at a time; more wait in their
+// own goroutines.
+const mailbox = 64
+
+// errEnded is the answer of a loop that does not run any more.
+var errEnded = errors.New("the loop has ended")
+
+// live is what a loop has only in real time. Its zero value is a loop that is
+// stepped by hand.
+type live struct {
+	waiter Waiter
+	mail   chan func()
+	quit   chan struct{}
+	ended  chan struct{}
+	log    *zap.Logger
+}
+
+// Start runs l on a goroutine and thread of its own until Stop. setup, if not nil,
+// runs there before the first step, with what the loop lends to its backends; its
+// error ends the loop and is returned. now is the loop's clock.
+func (l *Loop) Start(engine Engine, now func() blk.Instant, log *zap.Logger, setup func(backend.Host) error) error {
+	l.mail, l.quit, l.ended, l.log = make(chan func(), mailbox), make(chan struct{}), make(chan struct{}), log
+	ready := make(chan error)
+	go l.run(engine, now, setup, ready)
+	return <-ready
+}
+
+func (l *Loop) run(engine Engine, now func() blk.Instant, setup func(backend.Host) error, ready chan<- error) {
+	defer close(l.ended)
+	// The ring belongs to one thread, and a thread that waits in a system call for
+	// its whole life is no use to other goroutines anyhow.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	w, ring, err := newWaiter(engine, log(l.log))
+	if err != nil {
+		ready <- err
+		return
+	}
+	l.waiter = w
+	if setup != nil {
+		err = setup(backend.Host{Ring: ring, Wakeup: w.Wakeup, Depth: l.depth})
+	}
+	ready <- err
+	if err == nil {
+		l.steps(now)
+	}
+	if err := l.close(); err != nil {
+		log(l.log).Warn("loop did not end cleanly", zap.Error(err))
+	}
+}
+
+// steps is the loop's life.
+func (l *Loop) steps(now func() blk.Instant) {
+	for {
+		at := now()
+		wake := l.Step(at)
+		d := int64(-1)
+		if wake != blk.Never {
+			d = max(0, int64(wake-at))
+		}
+		if err := l.waiter.Wait(d); err != nil {
+			l.fail(err)
+		}
+		if !l.readMail() {
+			return
+		}
+	}
+}
+
+// readMail runs what others posted; false when the loop is to end.
+func (l *Loop) readMail() bool {
+	for {
+		select {
+		case fn := <-l.mail:
+			fn()
+			continue
+		default:
+		}
+		select {
+		case <-l.quit:
+			return len(l.mail) > 0 && l.readMail()
+		default:
+			return true
+		}
+	}
+}
+
+// Do runs fn on the loop's goroutine, between two steps, and returns when it has
+// run. On a loop that was never started it runs at once, on the caller's.
+func (l *Loop) Do(fn func()) error {
+	if l.mail == nil {
+		fn()
+		return nil
+	}
+	done := make(chan struct{})
+	select {
+	case l.mail <- func() { fn(); close(done) }:
+	case <-l.ended:
+		return errEnded
+	}
+	l.waiter.Wakeup()
+	select {
+	case <-done:
+		return nil
+	case <-l.ended:
+		select {
+		case <-done: // it ran in the loop's last moments
+			return nil
+		default:
+			return errEnded
+		}
+	}
+}
+
+// Stop ends the loop's goroutine. The devices' queues are stopped already; what is
+// still on a disk is waited for by that disk's Close.
+func (l *Loop) Stop() {
+	if l.mail == nil {
+		return
+	}
+	select {
+	case <-l.quit:
+	default:
+		close(l.quit)
+	}
+	l.waiter.Wakeup()
+	<-l.ended
+}
+
+func (l *Loop) close() error {
+	var all []error
+	for _, d := range l.disks {
+		all = append(all, d.Close())
+	}
+	return errors.Join(append(all, l.waiter.Close())...)
+}
+
+// fail is the world's fault at the worst place: the loop cannot wait or submit.
+func (l *Loop) fail(err error) {
+	log(l.log).Error("loop cannot reach its disks", zap.Error(err))
+}
+
+func (l *Loop) watch(fd int, fired *bool) Watch {
+	if l.waiter == nil {
+		return nil
+	}
+	return l.waiter.Watch(fd, fired)
+}
+
+func (l *Loop) unwatch(w Watch) {
+	if l.waiter != nil {
+		l.waiter.Unwatch(w)
+	}
+}
+
+func log(l *zap.Logger) *zap.Logger {
+	if l == nil {
+		return zap.NewNop()
+	}
+	return l
+}
+
+// newWaiter makes the waiter, and the ring if it has one.
+func newWaiter(e Engine, log *zap.Logger) (Waiter, *uring.Ring, error) {
+	if e != EnginePoll {
+		w, err := newRingWaiter()
+		switch {
+		case err == nil:
+			return w, w.ring, nil
+		case e == EngineURing:
+			return nil, nil, fmt.Errorf("aio=io_uring: %w", err)
+		}
+		log.Info("io_uring is not to be had here; using threads", zap.Error(err))
+	}
+	w, err := newPollWaiter()
+	return w, nil, err
+}

@@ -1,0 +1,323 @@
+// Package device is the data path: it takes requests out of virtqueues, puts them
+// through a scheduler onto disks, and returns them.
+//
+// The [Loop] is one scheduling domain: one scheduler, the images on one physical
+// disk, and the queues of the guests that use them. Everything reachable from a
+// Loop is touched only by its goroutine; everyone else calls Do. A [Device] is one
+// guest's disk as the vhost-user session sees it; its queues run on one loop, or
+// are spread over several.
+package device
+
+import (
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sched"
+)
+
+const (
+	// takeMax bounds what one queue may bring in per round, so that one busy guest
+	// does not keep the others from being looked at.
+	takeMax = 256
+	// roundsMax bounds a step: a guest that is as fast as we are must not keep the
+	// loop from its mailbox.
+	roundsMax = 16
+)
+
+// Loop is one scheduling domain. Step is its whole life; Start lets a goroutine
+// call it in real time, the simulator calls it in virtual time.
+type Loop struct {
+	sched  sched.Scheduler
+	disks  []*disk
+	queues []*queue
+
+	depth    int      // requests on the disks at most, flushes not counted
+	inflight int      // of those, now
+	direct   blk.List // flushes and what a stopping queue had queued: no scheduler, no depth
+	done     []*blk.Request
+
+	live
+}
+
+// disk is one image with this loop's way to it.
+type disk struct {
+	backend.Backend
+	held *blk.Request // dispatched, but the backend was full: goes first
+}
+
+// NewLoop makes a loop that keeps at most depth requests on its disks.
+func NewLoop(s sched.Scheduler, depth int) *Loop {
+	return &Loop{sched: s, depth: depth, done: make([]*blk.Request, 0, depth+64)}
+}
+
+// Attach makes img the loop's next image and returns its index, for
+// blk.Disk.Index. Called on the loop's goroutine, or before it starts.
+func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
+	h.Depth = l.depth
+	b, err := img.Attach(h)
+	if err != nil {
+		return 0, err
+	}
+	l.disks = append(l.disks, &disk{Backend: b})
+	return len(l.disks) - 1, nil
+}
+
+// Step does all that can be done at the instant now and returns when it wants to
+// be called again, at the latest: now if there is more to do at once. It does not
+// block, reads no clock and does a bounded amount of work.
+//
+// This is the road of a request, in calling order: intake (take, accept), dispatch
+// (next), reap (complete, finish), publish.
+func (l *Loop) Step(now blk.Instant) blk.Instant {
+	busy := true
+	for round := 0; busy && round < roundsMax; round++ {
+		reaped := l.reap(now) // first, to make room and to let guests go on
+		l.publish()
+		taken := l.intake(now)
+		issued := l.dispatch(now)
+		busy = reaped+taken+issued > 0
+	}
+	l.commit()
+	if l.arm() || busy {
+		return now
+	}
+	wake := l.sched.Wake()
+	if l.inflight >= l.depth {
+		wake = blk.Never // whatever it would dispatch then, there is no room
+	}
+	for _, d := range l.disks {
+		wake = min(wake, d.Wake())
+	}
+	return wake
+}
+
+// intake takes what guests have made available, from every queue that was kicked
+// or was busy a moment ago.
+func (l *Loop) intake(now blk.Instant) (n int) {
+	for _, q := range l.queues {
+		if q.kicked {
+			q.kicked, q.hot = false, true
+		}
+		if q.hot && q.runs() {
+			n += l.take(q, now)
+		}
+	}
+	return n
+}
+
+// take pops chains of q until there are none, or no slot to hold another.
+func (l *Loop) take(q *queue, now blk.Instant) (n int) {
+	ok := shm.Guard(func() {
+		for n < takeMax && q.room() {
+			s := q.free[len(q.free)-1]
+			got, err := q.ring.Pop(&s.chain)
+			if err != nil {
+				q.broke(err)
+			}
+			if !got {
+				return
+			}
+			n++
+			q.free = q.free[:len(q.free)-1]
+			l.accept(q, s, now)
+		}
+	})
+	if !ok {
+		q.vanished()
+	}
+	return n
+}
+
+// accept turns a chain into a request. A guest's fault ends here: as a status, or,
+// where there is no place for one, as a returned chain of length 0.
+func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
+	if s.chain.Fault != 0 {
+		q.stats.Faults[s.chain.Fault]++
+		q.retire(s)
+		return
+	}
+	r := &s.req
+	reply, verdict := blk.Parse(r, s.chain.Readable(), s.chain.Writable(), &q.limits)
+	s.reply, r.Arrive = reply, now
+	switch verdict {
+	case blk.Retire:
+		q.retire(s)
+		return
+	case blk.Answer:
+		q.answered(s)
+		return
+	}
+	r.Source, r.Disk, r.Prio = q.source, q.disk, q.prio
+	r.Pos = q.disk.Base + r.Sector
+	r.Merged = nil
+	s.hold()
+	if r.Op == blk.OpFlush {
+		r.Move(blk.StateFree, blk.StateQueued)
+		l.direct.PushBack(r)
+		return
+	}
+	if q.through && r.Op.Changes() {
+		r.Flags |= blk.FlagFUA
+	}
+	l.sched.Insert(now, r)
+}
+
+// dispatch gives the disks what the scheduler chooses, while there is room.
+func (l *Loop) dispatch(now blk.Instant) (n int) {
+	for l.direct.Len() > 0 {
+		r := l.direct.Front()
+		if !l.submit(now, r, l.direct.Remove) {
+			break
+		}
+		n++
+	}
+	for _, d := range l.disks {
+		if d.held != nil && l.submit(now, d.held, nil) {
+			d.held = nil
+			l.inflight++
+			n++
+		}
+	}
+	for l.inflight < l.depth {
+		r := l.sched.Dispatch(now)
+		if r == nil {
+			break
+		}
+		d := l.disks[r.Disk.Index]
+		if d.held != nil { // its disk is full still: what else is queued may go elsewhere later
+			l.sched.Requeue(now, r)
+			break
+		}
+		if !l.submit(now, r, nil) {
+			d.held = r
+			continue
+		}
+		l.inflight++
+		n++
+	}
+	return n
+}
+
+// submit offers r to its disk. unlink, where given, takes r off its list first:
+// the links are the backend's as soon as it has the request.
+func (l *Loop) submit(now blk.Instant, r *blk.Request, unlink func(*blk.Request)) bool {
+	d := l.disks[r.Disk.Index]
+	direct := unlink != nil
+	if direct {
+		unlink(r)
+	}
+	r.Issue = now
+	s := r.Slot.(*slot)
+	s.direct = direct
+	if d.Submit(now, r) {
+		return true
+	}
+	if direct {
+		l.direct.PushFront(r)
+	}
+	return false
+}
+
+// reap takes back what the disks have finished.
+func (l *Loop) reap(now blk.Instant) (n int) {
+	for _, d := range l.disks {
+		l.done = d.Reap(now, l.done[:0])
+		n += len(l.done)
+		for _, r := range l.done {
+			l.complete(now, r)
+		}
+	}
+	return n
+}
+
+// complete ends an issued head and with it every part of its group. A group that
+// failed is taken apart and its parts tried alone: a bad sector of one guest does
+// not fail another's request.
+func (l *Loop) complete(now blk.Instant, head *blk.Request) {
+	if !head.Slot.(*slot).direct {
+		l.inflight--
+		l.sched.Complete(now, head)
+	}
+	apart := head.Status != blk.StatusOK && head.Merged != nil
+	for r := head; r != nil; {
+		next := r.Merged
+		r.Merged = nil
+		if r != head {
+			r.Status, r.Errno = head.Status, head.Errno
+			r.Move(blk.StateQueued, blk.StateDone)
+		}
+		if apart {
+			r.Move(blk.StateDone, blk.StateQueued)
+			l.sched.Requeue(now, r)
+		} else {
+			l.finish(now, r)
+		}
+		r = next
+	}
+}
+
+// finish writes the status byte and returns the chain; the slot is free again.
+func (l *Loop) finish(now blk.Instant, r *blk.Request) {
+	s := r.Slot.(*slot)
+	q := s.queue
+	q.stats.count(r, now)
+	s.reply.Written = 0
+	if r.Op == blk.OpRead && r.Status == blk.StatusOK {
+		s.reply.Written = s.reply.DataLen
+	}
+	r.Move(blk.StateDone, blk.StateFree)
+	if q.ring != nil && !shm.Guard(func() { q.answered(s) }) {
+		q.vanished()
+	}
+	s.drop()
+	if q.stopping != nil && q.owed == 0 {
+		l.stopped(q)
+	}
+}
+
+// publish shows the returned chains to their guests, one index store and at most
+// one call a queue.
+func (l *Loop) publish() {
+	for _, q := range l.queues {
+		if !q.dirty {
+			continue
+		}
+		q.dirty = false
+		notify := false
+		if !shm.Guard(func() { notify = q.ring.Publish() }) {
+			q.vanished()
+		}
+		if notify && q.call != nil {
+			q.call.Notify()
+			q.stats.Calls++
+		}
+	}
+}
+
+// commit hands over the step's submissions. A disk that cannot take them any more
+// has lost its engine: nothing of what it holds will come back.
+func (l *Loop) commit() {
+	for _, d := range l.disks {
+		if err := d.Commit(); err != nil {
+			l.fail(err)
+		}
+	}
+}
+
+// arm asks for kicks from every queue that has gone quiet, and looks once more; it
+// reports whether one has something all the same.
+func (l *Loop) arm() (pending bool) {
+	l.publish()
+	for _, q := range l.queues {
+		if !q.hot || !q.runs() || !q.room() { // without room it stays hot until something finishes
+			continue
+		}
+		more := false
+		if !shm.Guard(func() { more = q.ring.EnableKicks() }) {
+			q.vanished()
+		}
+		q.hot = more
+		pending = pending || more
+	}
+	return pending
+}

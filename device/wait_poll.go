@@ -1,0 +1,90 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/elevisor/elevisor/internal/eventfd"
+	"golang.org/x/sys/unix"
+)
+
+// pollWaiter waits with epoll, where io_uring is refused.
+type pollWaiter struct {
+	epoll   int
+	mail    *eventfd.FD
+	watches map[int32]*bool // by descriptor; looked up, never walked
+	events  [64]unix.EpollEvent
+	mailed  bool
+}
+
+func newPollWaiter() (*pollWaiter, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create epoll: %w", err)
+	}
+	mail, err := eventfd.New()
+	if err != nil {
+		_ = unix.Close(epoll)
+		return nil, err
+	}
+	w := &pollWaiter{epoll: epoll, mail: mail, watches: map[int32]*bool{}}
+	w.Watch(mail.Raw(), &w.mailed)
+	return w, nil
+}
+
+// Wait implements Waiter.
+func (w *pollWaiter) Wait(d int64) error {
+	ms := -1
+	if d >= 0 {
+		ms = int((time.Duration(d) + time.Millisecond - 1) / time.Millisecond)
+	}
+	n, err := unix.EpollWait(w.epoll, w.events[:], ms)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("wait for kicks: %w", err)
+	}
+	for i := range max(n, 0) {
+		fd := w.events[i].Fd
+		fired := w.watches[fd]
+		if fired == nil {
+			continue
+		}
+		*fired = true
+		var b [8]byte
+		// Readable, and read by nobody else: this does not block. A descriptor that
+		// has ended is not waited for again.
+		if n, err := unix.Read(int(fd), b[:]); n == 0 || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) {
+			w.Unwatch(fd)
+		}
+	}
+	return nil
+}
+
+// Wakeup implements Waiter.
+func (w *pollWaiter) Wakeup() { w.mail.Notify() }
+
+// Watch implements Waiter.
+func (w *pollWaiter) Watch(fd int, fired *bool) Watch {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err == nil {
+		w.watches[int32(fd)] = fired
+	} else {
+		*fired = true // cannot be waited for: look once, as after a kick that ended
+	}
+	return int32(fd)
+}
+
+// Unwatch implements Waiter.
+func (w *pollWaiter) Unwatch(x Watch) {
+	fd := x.(int32)
+	if w.watches[fd] != nil {
+		delete(w.watches, fd)
+		_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, int(fd), nil)
+	}
+}
+
+// Close implements Waiter.
+func (w *pollWaiter) Close() error {
+	w.mail.Close()
+	return unix.Close(w.epoll)
+}

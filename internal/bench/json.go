@@ -1,0 +1,162 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+)
+
+// Origin says in the JSON output who measured, and when.
+type Origin struct {
+	Version string // of the program: "elevisor-1.0"; stands where fio has its own
+	Time    time.Time
+}
+
+// The field names and units are those of fio 3's --output-format=json, of the
+// fields that are measured here; what fio samples or takes from the kernel is
+// left out, not filled with zeros. The object "verify" is ours.
+type jsonReport struct {
+	Version   string    `json:"fio version"`
+	Timestamp int64     `json:"timestamp"`
+	Millis    int64     `json:"timestamp_ms"`
+	Time      string    `json:"time"`
+	Jobs      []jsonJob `json:"jobs"`
+}
+
+type jsonJob struct {
+	Name    string            `json:"jobname"`
+	Group   int               `json:"groupid"`
+	Error   int               `json:"error"`
+	Elapsed int64             `json:"elapsed"` // s, rounded up
+	Options map[string]string `json:"job options"`
+	Read    jsonDirection     `json:"read"`
+	Write   jsonDirection     `json:"write"`
+	Trim    jsonDirection     `json:"trim"`
+	Runtime int64             `json:"job_runtime"` // ms
+	Errors  uint64            `json:"total_err"`
+	First   int               `json:"first_error"`
+	Verify  *jsonVerify       `json:"verify,omitempty"`
+}
+
+type jsonDirection struct {
+	IOBytes  uint64      `json:"io_bytes"`
+	IOKBytes uint64      `json:"io_kbytes"`
+	BWBytes  uint64      `json:"bw_bytes"` // a second
+	BW       uint64      `json:"bw"`       // KiB a second
+	IOPS     float64     `json:"iops"`
+	Runtime  int64       `json:"runtime"` // ms
+	TotalIOs uint64      `json:"total_ios"`
+	ShortIOs uint64      `json:"short_ios"`
+	DropIOs  uint64      `json:"drop_ios"`
+	Slat     jsonLatency `json:"slat_ns"`
+	Clat     jsonLatency `json:"clat_ns"`
+	Lat      jsonLatency `json:"lat_ns"`
+}
+
+type jsonLatency struct {
+	Min        int64           `json:"min"`
+	Max        int64           `json:"max"`
+	Mean       float64         `json:"mean"`
+	StdDev     float64         `json:"stddev"`
+	N          uint64          `json:"N"`
+	Percentile jsonPercentiles `json:"percentile,omitempty"`
+}
+
+type jsonVerify struct {
+	Blocks   uint64   `json:"blocks"`
+	Errors   uint64   `json:"errors"`
+	Failures []string `json:"failures,omitempty"`
+}
+
+// jsonPercentiles are the values at percentiles, in that order.
+type jsonPercentiles []int64
+
+// MarshalJSON keeps the order, which a map would not.
+func (p jsonPercentiles) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i, v := range p {
+		b.WriteByte("{,"[min(i, 1)])
+		fmt.Fprintf(&b, "%q:%d", strconv.FormatFloat(percentiles[i], 'f', 6, 64), v)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// WriteJSON prints r as fio would.
+func (r *Result) WriteJSON(w io.Writer, from Origin) error {
+	rep := jsonReport{
+		Version: from.Version, Timestamp: from.Time.Unix(), Millis: from.Time.UnixMilli(),
+		Time: from.Time.Format(time.ANSIC),
+	}
+	for i := range r.Jobs {
+		rep.Jobs = append(rep.Jobs, r.jsonJob(&r.Jobs[i]))
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(rep)
+}
+
+func (r *Result) jsonJob(j *JobResult) jsonJob {
+	out := jsonJob{
+		Name: r.Options.Name, Error: int(j.Errno), First: int(j.Errno), Options: r.Options.words(),
+		Elapsed: int64((j.Runtime + time.Second - 1) / time.Second), Runtime: j.Runtime.Milliseconds(),
+		Read: direct(&j.Stats[reading], j.Runtime), Write: direct(&j.Stats[writing], j.Runtime),
+		Errors: j.Stats[reading].Errors + j.Stats[writing].Errors + j.Mismatches,
+	}
+	if r.Options.Verify {
+		out.Verify = &jsonVerify{Blocks: j.Verified, Errors: j.Mismatches}
+		for _, f := range j.Failures {
+			out.Verify.Failures = append(out.Verify.Failures, f.Error())
+		}
+	}
+	return out
+}
+
+func direct(s *Stats, run time.Duration) jsonDirection {
+	d := jsonDirection{
+		IOBytes: s.Bytes, IOKBytes: s.Bytes >> 10, TotalIOs: s.IOs,
+		Slat: latency(&s.Slat), Clat: latency(&s.Clat), Lat: latency(&s.Lat),
+	}
+	if s.IOs == 0 {
+		return d
+	}
+	d.Runtime = run.Milliseconds()
+	d.IOPS = rate(s.IOs, run)
+	d.BWBytes = uint64(rate(s.Bytes, run))
+	d.BW = d.BWBytes >> 10
+	for _, p := range percentiles {
+		d.Clat.Percentile = append(d.Clat.Percentile, s.Percentile(p))
+	}
+	return d
+}
+
+func latency(l *Latency) jsonLatency {
+	return jsonLatency{Min: l.Min, Max: l.Max, Mean: l.Mean(), StdDev: l.StdDev(), N: l.N}
+}
+
+// words are the options as fio would have been given them.
+func (o *Options) words() map[string]string {
+	m := map[string]string{
+		"name": o.Name, "rw": o.RW.String(), "bs": strconv.Itoa(o.BlockSize),
+		"iodepth": strconv.Itoa(o.Depth), "numjobs": strconv.Itoa(o.Jobs), "size": strconv.FormatInt(o.Size, 10),
+		"randseed": strconv.FormatUint(o.Seed, 10),
+	}
+	set := func(key, value string, given bool) {
+		if given {
+			m[key] = value
+		}
+	}
+	set("rwmixread", strconv.Itoa(o.MixRead), o.RW.mixed())
+	set("runtime", o.Runtime.String(), o.Runtime != 0)
+	set("time_based", "1", o.TimeBased)
+	set("offset", strconv.FormatInt(o.Offset, 10), o.Offset != 0)
+	set("io_size", strconv.FormatInt(o.IOSize, 10), o.IOSize != 0)
+	set("offset_increment", strconv.FormatInt(o.Increment, 10), o.Increment != 0)
+	set("norandommap", "1", o.NoRandMap)
+	set("verify", "pattern", o.Verify)
+	set("continue_on_error", "all", o.ContinueOnError)
+	return m
+}

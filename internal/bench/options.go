@@ -1,0 +1,158 @@
+// Package bench puts a fio-like load on the queues of a disk and measures it:
+// what `elevisor bench` and `elevisor demo` run. Words, defaults and the meaning
+// of sequential, random and mixed are fio's (HOWTO, "I/O type"), so that numbers
+// can be laid beside fio's.
+//
+// One goroutine drives one queue and owns everything it counts; nothing is shared
+// between jobs and nothing is allocated per request.
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/elevisor/elevisor/blk"
+)
+
+// RW is fio's rw=.
+type RW uint8
+
+// The workloads.
+const (
+	Read RW = iota
+	Write
+	RandRead
+	RandWrite
+	ReadWrite
+	RandReadWrite
+)
+
+var rwNames = []string{"read", "write", "randread", "randwrite", "rw", "randrw"}
+
+func (w RW) String() string {
+	if int(w) < len(rwNames) {
+		return rwNames[w]
+	}
+	return fmt.Sprintf("rw(%d)", uint8(w))
+}
+
+// ParseRW reads fio's name of a workload.
+func ParseRW(s string) (RW, error) {
+	if s == "readwrite" {
+		return ReadWrite, nil
+	}
+	if i := slices.Index(rwNames, s); i >= 0 {
+		return RW(i), nil
+	}
+	return 0, fmt.Errorf("rw=%s: not one of %s", s, strings.Join(rwNames, ", "))
+}
+
+func (w RW) random() bool { return w == RandRead || w == RandWrite || w == RandReadWrite }
+func (w RW) mixed() bool  { return w == ReadWrite || w == RandReadWrite }
+func (w RW) writes() bool { return w != Read && w != RandRead }
+func (w RW) reads() bool  { return w != Write && w != RandWrite }
+
+// Options are one run's. The names in brackets are fio's.
+type Options struct {
+	Name      string        // (name) of the jobs in the output; default the workload's
+	RW        RW            // (rw)
+	MixRead   int           // (rwmixread) percent of reads in a mixed workload, 0 to 100; fio's default is 50
+	BlockSize int           // (bs) bytes, a multiple of 512
+	Depth     int           // (iodepth) requests in flight per job
+	Jobs      int           // (numjobs) job i drives queue i
+	Runtime   time.Duration // (runtime) 0: until the bytes are done
+	TimeBased bool          // (time_based) go round the region until Runtime is over
+	Offset    int64         // (offset) bytes; where the region begins
+	Size      int64         // (size) bytes of the region; 0: to the end of the disk
+	IOSize    int64         // (io_size) bytes a job moves; 0: the size of its region
+	Increment int64         // (offset_increment) bytes between the regions of two jobs
+	NoRandMap bool          // (norandommap) random blocks may repeat before all were touched
+	Segments  int           // data segments a block is split into, evenly; 0 and 1: one
+
+	// Verify (verify=pattern) writes, into each sector, what it is and when it was
+	// written, checks each read of a block that this run wrote, and reads all
+	// written blocks back in the end. Jobs that write then get equal parts of the
+	// region each (unless Increment is set), and no two requests in flight overlap.
+	Verify bool
+	// Seed makes a run repeatable: blocks, directions and contents follow from it.
+	Seed uint64
+	// ContinueOnError (continue_on_error) counts failed requests and goes on; else
+	// the first one ends its job.
+	ContinueOnError bool
+	// Stall is how long a job with requests in flight waits for any completion
+	// before it gives the disk up; 0: 60 s.
+	Stall time.Duration
+}
+
+// DefaultStall is Options.Stall's default.
+const DefaultStall = 60 * time.Second
+
+// normalize fills defaults in and checks o against a disk of capacity sectors and
+// the number and depth of its queues.
+func (o *Options) normalize(capacity blk.Sector, queues []Queue) error {
+	o.Name = or(o.Name, o.RW.String())
+	o.BlockSize = or(o.BlockSize, 4096)
+	o.Depth, o.Jobs, o.Segments = or(o.Depth, 1), or(o.Jobs, 1), or(o.Segments, 1)
+	o.Stall = or(o.Stall, DefaultStall)
+	disk := capacity.Bytes()
+	if o.Size == 0 {
+		o.Size = disk - o.Offset
+	}
+	switch {
+	case o.BlockSize < 0 || o.BlockSize%blk.SectorSize != 0:
+		return fmt.Errorf("bs=%d: not a positive multiple of %d", o.BlockSize, blk.SectorSize)
+	case o.MixRead < 0 || o.MixRead > 100:
+		return fmt.Errorf("rwmixread=%d: not 0 to 100", o.MixRead)
+	case o.Jobs < 0 || o.Jobs > len(queues):
+		return fmt.Errorf("numjobs=%d: not 1 to %d, the disk's queues", o.Jobs, len(queues))
+	case o.Depth < 0 || o.Depth > queues[0].Depth():
+		return fmt.Errorf("iodepth=%d: not 1 to %d, the guest's slots", o.Depth, queues[0].Depth())
+	case o.BlockSize > len(queues[0].Buffer(0).Bytes):
+		return fmt.Errorf("bs=%d: above the guest's %d a request", o.BlockSize, len(queues[0].Buffer(0).Bytes))
+	case o.Segments < 0 || o.BlockSize/blk.SectorSize%o.Segments != 0:
+		return fmt.Errorf("segments=%d: do not divide a block of %d bytes into whole sectors", o.Segments, o.BlockSize)
+	case o.TimeBased && o.Runtime == 0:
+		return fmt.Errorf("time_based without a runtime")
+	case o.Runtime < 0 || o.IOSize < 0 || o.Increment < 0:
+		return fmt.Errorf("runtime, io_size or offset_increment below 0")
+	}
+	return o.checkRegion(disk)
+}
+
+func (o *Options) checkRegion(disk int64) error {
+	if max(o.Offset, o.Size, o.Increment) > disk {
+		return fmt.Errorf("offset=%d, size=%d, offset_increment=%d: above the disk's %d bytes", o.Offset, o.Size, o.Increment, disk)
+	}
+	end := o.Offset + o.Size + int64(o.Jobs-1)*o.Increment
+	if o.Offset < 0 || o.Size < 0 || o.Offset%blk.SectorSize != 0 || o.Increment%blk.SectorSize != 0 || end > disk {
+		return fmt.Errorf("offset=%d, size=%d, offset_increment=%d, numjobs=%d: not whole sectors within the disk's %d bytes",
+			o.Offset, o.Size, o.Increment, o.Jobs, disk)
+	}
+	if _, size := o.region(0); size < int64(o.BlockSize) {
+		return fmt.Errorf("size=%d: less than a block of %d bytes for each job", o.Size, o.BlockSize)
+	}
+	if o.Verify && o.RW.writes() && o.Increment != 0 && o.Increment < o.Size && o.Jobs > 1 {
+		return fmt.Errorf("offset_increment=%d below size=%d: jobs that verify would overwrite each other", o.Increment, o.Size)
+	}
+	return nil
+}
+
+// region is where job works: its first byte and its length.
+func (o *Options) region(job int) (offset, size int64) {
+	if o.Verify && o.RW.writes() && o.Increment == 0 {
+		blocks := o.Size / int64(o.BlockSize) / int64(o.Jobs)
+		size = blocks * int64(o.BlockSize)
+		return o.Offset + int64(job)*size, size
+	}
+	return o.Offset + int64(job)*o.Increment, o.Size
+}
+
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}

@@ -1,0 +1,203 @@
+// Package serve wires the parts into a daemon: images, loops, devices and the
+// sockets in front of them. The command line, the demonstration and the tests use
+// it; nothing below knows of it.
+package serve
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/blk"
+)
+
+// Disk is what an operator says of one disk. The zero value of a field is its
+// default; DiskKeys lists the words.
+type Disk struct {
+	ID         string // default: the image's base name
+	Path       string // file, block device, mem:?size=, null:?size=
+	Socket     string // to listen on; excludes FD
+	FD         int    // a socket that came with the process, listening or connected; 0: none
+	ReadOnly   bool
+	Serial     string
+	NumQueues  int
+	QueueSize  int
+	SegMax     int
+	SizeMax    int
+	Offset     int64 // bytes
+	Size       int64 // bytes
+	DiscardSeg int
+
+	LogicalBlock  int // bytes
+	PhysicalBlock int // bytes
+	Cache         backend.Cache
+	AIO           backend.AIO
+	NoDiscard     bool
+	NoLock        bool
+
+	// For tests of limits: no words on the command line. Sectors.
+	MaxDiscard, MaxWriteZeroes, DiscardAlignment blk.Sector
+	MaxWriteZeroesSeg                            int
+}
+
+// key is one word of --disk and what it does.
+type key struct {
+	name  string
+	value string // for the help text
+	set   func(d *Disk, v string) error
+}
+
+// diskKeys are in the order in which help prints them.
+var diskKeys = []key{
+	{"id", "NAME", text(func(d *Disk) *string { return &d.ID })},
+	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N", text(func(d *Disk) *string { return &d.Path })},
+	{"socket", "PATH", text(func(d *Disk) *string { return &d.Socket })},
+	{"fd", "N", number(3, 1<<20, func(d *Disk) *int { return &d.FD })},
+	{"read-only", "on|off", flag(func(d *Disk, on bool) { d.ReadOnly = on })},
+	{"serial", "TEXT", text(func(d *Disk) *string { return &d.Serial })},
+	{"num-queues", "N", number(1, 256, func(d *Disk) *int { return &d.NumQueues })},
+	{"queue-size", "N", number(1, 32768, func(d *Disk) *int { return &d.QueueSize })},
+	{"seg-max", "N", number(1, 4094, func(d *Disk) *int { return &d.SegMax })},
+	{"size-max", "BYTES", number(1, 1<<31-1, func(d *Disk) *int { return &d.SizeMax })},
+	{"logical-block-size", "BYTES", number(512, 65536, func(d *Disk) *int { return &d.LogicalBlock })},
+	{"physical-block-size", "BYTES", number(512, 1<<20, func(d *Disk) *int { return &d.PhysicalBlock })},
+	{"offset", "BYTES", size(func(d *Disk) *int64 { return &d.Offset })},
+	{"size", "BYTES", size(func(d *Disk) *int64 { return &d.Size })},
+	{"max-discard-seg", "N", number(1, 1024, func(d *Disk) *int { return &d.DiscardSeg })},
+	{"cache", "writeback|writethrough|none|directsync|unsafe", word(map[string]backend.Cache{
+		"writeback": backend.CacheWriteback, "writethrough": backend.CacheWritethrough, "none": backend.CacheNone,
+		"directsync": backend.CacheDirectsync, "unsafe": backend.CacheUnsafe,
+	}, func(d *Disk) *backend.Cache { return &d.Cache })},
+	{"aio", "auto|io_uring|threads", word(map[string]backend.AIO{
+		"auto": backend.AIOAuto, "io_uring": backend.AIOURing, "threads": backend.AIOThreads,
+	}, func(d *Disk) *backend.AIO { return &d.AIO })},
+	{"discard", "unmap|ignore", word(map[string]bool{"unmap": false, "on": false, "ignore": true, "off": true},
+		func(d *Disk) *bool { return &d.NoDiscard })},
+	{"lock", "on|off", flag(func(d *Disk, on bool) { d.NoLock = !on })},
+}
+
+// DiskKeys prints the words of --disk, one a line.
+func DiskKeys() string {
+	var b strings.Builder
+	for _, k := range diskKeys {
+		fmt.Fprintf(&b, "  %s=%s\n", k.name, k.value)
+	}
+	return b.String()
+}
+
+// ParseDisk reads KEY=VALUE,KEY=VALUE,…; a comma in a value is written twice, as in
+// QEMU.
+func ParseDisk(s string) (Disk, error) {
+	var d Disk
+	for _, item := range splitCommas(s) {
+		name, v, ok := strings.Cut(item, "=")
+		if !ok {
+			return d, fmt.Errorf("%q in --disk is not KEY=VALUE", item)
+		}
+		i := slices.IndexFunc(diskKeys, func(k key) bool { return k.name == strings.ReplaceAll(name, "_", "-") })
+		if i < 0 {
+			return d, fmt.Errorf("unknown key %q in --disk; there are: %s", name, strings.Join(keyNames(), ", "))
+		}
+		if err := diskKeys[i].set(&d, v); err != nil {
+			return d, fmt.Errorf("%s=%q: %w", name, v, err)
+		}
+	}
+	return d, d.check()
+}
+
+// check refuses what no single key shows to be wrong.
+func (d *Disk) check() error {
+	switch {
+	case d.Path == "":
+		return fmt.Errorf("disk %q has no path", d.ID)
+	case d.Socket == "" && d.FD == 0:
+		return fmt.Errorf("disk %q has neither socket nor fd", d.ID)
+	case d.Socket != "" && d.FD != 0:
+		return fmt.Errorf("disk %q has both socket=%s and fd=%d", d.ID, d.Socket, d.FD)
+	}
+	for _, b := range []int{d.LogicalBlock, d.PhysicalBlock} {
+		if b&(b-1) != 0 {
+			return fmt.Errorf("block size %d is not a power of two", b)
+		}
+	}
+	if d.Offset%blk.SectorSize != 0 || d.Size%blk.SectorSize != 0 {
+		return fmt.Errorf("offset %d and size %d must be multiples of %d", d.Offset, d.Size, blk.SectorSize)
+	}
+	return nil
+}
+
+func keyNames() (names []string) {
+	for _, k := range diskKeys {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// splitCommas splits at single commas; two stand for one.
+func splitCommas(s string) []string {
+	items := strings.Split(strings.ReplaceAll(s, ",,", "\x00"), ",")
+	for i := range items {
+		items[i] = strings.ReplaceAll(items[i], "\x00", ",")
+	}
+	return items
+}
+
+func text(at func(*Disk) *string) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		*at(d) = v
+		return nil
+	}
+}
+
+func number(lo, hi int, at func(*Disk) *int) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < lo || n > hi {
+			return fmt.Errorf("want a number from %d to %d", lo, hi)
+		}
+		*at(d) = n
+		return nil
+	}
+}
+
+func size(at func(*Disk) *int64) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		n, err := blk.ParseBytes(v)
+		if err == nil {
+			*at(d) = n
+		}
+		return err
+	}
+}
+
+func flag(set func(*Disk, bool)) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		switch v {
+		case "on", "true", "yes":
+			set(d, true)
+		case "off", "false", "no":
+			set(d, false)
+		default:
+			return fmt.Errorf("want on or off")
+		}
+		return nil
+	}
+}
+
+func word[T any](words map[string]T, at func(*Disk) *T) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		t, ok := words[v]
+		if !ok {
+			known := make([]string, 0, len(words))
+			for w := range words {
+				known = append(known, w)
+			}
+			slices.Sort(known)
+			return fmt.Errorf("want one of %s", strings.Join(known, ", "))
+		}
+		*at(d) = t
+		return nil
+	}
+}

@@ -1,0 +1,90 @@
+package fences
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// planted is one small file for each thing that a rule must find, and, with an
+// empty rule, for what it must let pass.
+var planted = []struct{ rule, name, text string }{
+	{"unsafe", "vhost/codec.go", `import "unsafe"; var size = unsafe.Sizeof(0)`},
+	{"unsafe", "internal/shm/x_unsafe.go", "import \"unsafe\"\nfunc f(p *int) uintptr { return uintptr(unsafe.Pointer(p)) }"},
+	{"unsafe", "internal/shm/x_unsafe.go", "import u \"unsafe\"\nfunc f(p *int) uintptr { return uintptr(u.Pointer(p)) }"},
+	{"", "internal/shm/x_unsafe.go", "import \"unsafe\"\nfunc f(p *int) uintptr {\n// SAFETY: a number only.\nreturn uintptr(unsafe.Pointer(p)) }"},
+	{"", "vhost/codec_test.go", `import "unsafe"; var size = unsafe.Sizeof(0)`},
+
+	{"layers", "blk/x.go", `import _ "github.com/elevisor/elevisor/sched"`},
+	{"layers", "sched/x.go", `import _ "github.com/elevisor/elevisor/virtqueue"`},
+	{"layers", "device/x.go", `import _ "github.com/elevisor/elevisor/vhost"`},
+	{"layers", "vhost/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"layers", "backend/uring/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
+	{"layers", "backend/remote/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"layers", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
+	{"", "sched/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
+	{"", "vhost/x_test.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+
+	{"purity", "blk/x.go", `import _ "os"`},
+	{"purity", "sched/x.go", `import _ "sync/atomic"`},
+	{"purity", "sched/x.go", `import _ "math/rand/v2"`},
+	{"purity", "sched/x.go", `import _ "golang.org/x/sys/unix"`},
+	{"purity", "sched/x.go", `import _ "time"`},
+	{"", "sched/x_test.go", `import _ "time"`},
+
+	{"clock", "device/x.go", "import \"time\"\nfunc f() { time.Sleep(1) }"},
+	{"clock", "backend/x.go", "import clock \"time\"\nvar started = clock.Now()"},
+	{"clock", "vhost/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
+	{"", "vhost/x.go", "import \"time\"\nfunc f() { <-time.After(time.Second) }"},
+	{"", "internal/clock/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
+	{"", "cmd/elevisor/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
+
+	{"printing", "device/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }"},
+	{"printing", "vhost/x.go", `import _ "log"`},
+	{"", "device/x.go", "import \"fmt\"\nfunc f() { _ = fmt.Sprint() }"},
+	{"", "cmd/elevisor/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }"},
+
+	{"functions", "device/x.go", "func f() {" + strings.Repeat("\n", functionMax) + "}"},
+	{"", "device/x.go", "func f() {" + strings.Repeat("\n", functionMax-1) + "}"},
+
+	{"names", "device/util.go", ``},
+	{"names", "internal/helper/x.go", ``},
+	{"names", "test/loopback/common_test.go", ``},
+	{"", "device/utilization.go", ``},
+
+	{"interfaces", "internal/x/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h(); i() }"},
+	{"", "internal/x/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h() }"},
+
+	{"documented", "vhost/x.go", "func Exported() {}"},
+	{"documented", "vhost/x.go", "// T is.\ntype T struct{}\nfunc (*T) Exported() {}"},
+	{"documented", "vhost/x.go", "type Exported struct{}"},
+	{"documented", "vhost/x.go", "const Exported = 1"},
+	{"documented", "vhost/x.go", "var (\nExported = 1\n)"},
+	{"", "vhost/x.go", "type t struct{}\nfunc (t) String() string { return \"\" }"},
+	{"", "vhost/x.go", "// These are.\nconst (\nA = 1\nB = 2\n)"},
+	{"", "vhost/x.go", "// T is.\ntype T struct{}\nfunc (T) Error() string { return \"\" }"},
+	{"documented", "vhost/x.go", "func String() {}"},
+	{"", "internal/x/x.go", "func Exported() {}"},
+}
+
+func TestFences_findPlantedViolations(t *testing.T) {
+	covered := map[string]bool{}
+	for _, p := range planted {
+		text := "package x\n" + p.text
+		found := check(t, "", p.name, text)
+		if p.rule == "" {
+			require.Empty(t, found, "%s is sound:\n%s", p.name, text)
+			continue
+		}
+		covered[p.rule] = true
+		require.NotEmpty(t, found, "%s breaks rule %q:\n%s", p.name, p.rule, text)
+		for _, f := range found {
+			require.True(t, strings.HasPrefix(f, p.rule+": "), "%s breaks only rule %q, yet: %s", p.name, p.rule, f)
+		}
+	}
+	for rule := range rules {
+		require.True(t, covered[rule], "rule %q has a planted violation", rule)
+	}
+}

@@ -1,0 +1,132 @@
+package qemu
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestGuestReboot restarts the guest under the running server: the device is reset
+// and started again, and the data is still there.
+func TestGuestReboot(t *testing.T) {
+	needGuest(t)
+	d := newDisk(t, 128*mib)
+	s := serve(t, d)
+	g := boot(t, d)
+	g.run("mkfs.ext4 -q -F /dev/vda && mount -t ext4 /dev/vda /mnt")
+	g.run("dd if=/dev/urandom of=/mnt/data bs=1M count=16 2> /dev/null && sync")
+	want := g.run("md5sum < /mnt/data")
+	const id = "cat /proc/sys/kernel/random/boot_id"
+	first := g.run(id)
+	g.reboot()
+	require.NotEqual(t, first, g.run(id), "it is another boot")
+	g.run("mount -t ext4 /dev/vda /mnt") // replays the journal: nobody unmounted it
+	require.Equal(t, want, g.run("md5sum < /mnt/data"))
+	g.run("umount /mnt && e2fsck -fn /dev/vda")
+
+	// the hard way, with requests in flight
+	g.startLoad()
+	g.waitForIO()
+	g.qmp.do("system_reset")
+	g.await(0)
+	g.run("dd if=/dev/vda of=/dev/null bs=1M count=64 && echo still there | dd of=/dev/vda conv=fsync")
+	g.quit()
+	s.stop()
+}
+
+// TestGuestPause stops and continues the machine in mid-I/O: QEMU then takes the
+// rings back (GET_VRING_BASE), which ends when all requests in flight are done,
+// and starts them again where they were.
+func TestGuestPause(t *testing.T) {
+	needGuest(t)
+	d := newDisk(t, 128*mib)
+	s := serve(t, d)
+	g := boot(t, d)
+	g.startLoad()
+	for range 5 {
+		g.waitForIO()
+		g.qmp.do("stop")
+		g.qmp.do("cont")
+	}
+	g.endLoad()
+	g.quit()
+	s.stop()
+}
+
+// TestGuestServerKilled kills the server in mid-I/O and starts it again. What was in
+// flight is in the record that QEMU kept: the new server must carry out exactly
+// that, for the guest waits for as long as it takes.
+func TestGuestServerKilled(t *testing.T) {
+	needGuest(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	d := newDisk(t, 128*mib)
+	s := serve(t, d)
+	g := boot(t, d)
+	g.startLoad()
+	// A kill counts if it left requests in flight; between two passes of fio there are none.
+	for kills, tries := 0, 0; kills < 3; tries++ {
+		require.Less(t, tries, 20, "kills that left nothing in flight")
+		g.waitForIO()
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		s.kill()
+		waiting := g.inFlight()
+		if waiting > 0 {
+			kills++
+		}
+		t.Logf("killed with %d requests in flight", waiting)
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		s = serve(t, d)
+	}
+	g.endLoad()
+	// the rings are sound: both queues, to their full depth
+	g.run("fio --name=after --filename=/dev/vda --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=128 " +
+		"--size=16M --numjobs=2 --offset_increment=16M --verify=crc32c --verify_fatal=1 --group_reporting")
+	g.quit()
+	s.stop()
+}
+
+// startLoad starts fio in the guest, which writes and verifies pass after pass until
+// endLoad, 16 requests deep on each of two CPUs. A pass that fails ends it.
+func (g *guest) startLoad() {
+	g.t.Helper()
+	g.run("rm -f /tmp/enough; (s=0; n=0; while [ ! -e /tmp/enough ] && [ $s = 0 ]; do n=$((n + 1)); " +
+		"fio --name=load --filename=/dev/vda --ioengine=libaio --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=16 " +
+		"--size=32M --numjobs=2 --offset_increment=32M --cpus_allowed=0,1 --cpus_allowed_policy=split --randseed=$n " +
+		"--verify=crc32c --verify_fatal=1 --group_reporting > /tmp/load.log 2>&1; s=$?; echo $n > /tmp/passes; done; " +
+		"echo $s > /tmp/load.status) > /dev/null 2>&1 &")
+}
+
+// endLoad waits for the end of the pass that runs, and wants all to have succeeded.
+func (g *guest) endLoad() {
+	g.t.Helper()
+	g.run("touch /tmp/enough")
+	eventually(g.t, "fio's end", func() bool {
+		_, status := g.ask("[ -e /tmp/load.status ] || { sleep 1; false; }")
+		return status == 0
+	})
+	require.Equal(g.t, "0", g.run("cat /tmp/load.status"), "%s", g.run("cat /tmp/load.log"))
+	g.t.Logf("passes of fio: %s", g.run("cat /tmp/passes"))
+}
+
+// waitForIO returns when requests complete, after a restart again: the counters of
+// completed reads and writes move, twice, so that the ring has gone on.
+func (g *guest) waitForIO() {
+	g.t.Helper()
+	const completed = "awk '{print $1 + $5}' /sys/block/vda/stat"
+	start := g.number(completed)
+	eventually(g.t, "I/O in the guest", func() bool {
+		_, status := g.ask("[ ! -e /tmp/load.status ]")
+		require.Zero(g.t, status, "fio has ended early")
+		return g.number(completed) >= start+64
+	})
+}
+
+// inFlight is how many requests the guest waits for.
+func (g *guest) inFlight() int {
+	g.t.Helper()
+	return g.number("awk '{print $1 + $2}' /sys/block/vda/inflight")
+}
