@@ -103,7 +103,7 @@ func TestASecondWriterIsRefused(t *testing.T) {
 	for _, o := range []Options{writer, reader} {
 		_, err = Open(path, o)
 		require.ErrorContains(t, err, path)
-		require.ErrorContains(t, err, "the image is locked")
+		require.ErrorIs(t, err, ErrLocked)
 	}
 	unlocked, err := Open(path, Options{})
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestASecondWriterIsRefused(t *testing.T) {
 	b, err := Open(path, reader)
 	require.NoError(t, err)
 	_, err = Open(path, writer)
-	require.ErrorContains(t, err, "the image is locked")
+	require.ErrorIs(t, err, ErrLocked)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	w, err = Open(path, writer)

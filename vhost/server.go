@@ -40,16 +40,19 @@ type Server struct {
 	only *net.UnixConn // instead of ln: a client that came with the process
 	path string        // of the socket that we made, or ""
 	made os.FileInfo   // what it was
-	log  *zap.Logger
+	log  *zap.Logger   // bounded
+	full *zap.Logger   // everything, for debugging
+	slow time.Duration // slowAfter
 
 	mu      sync.Mutex
 	session *Session // of the client that is on, or nil
 }
 
 func newServer(log *zap.Logger) *Server {
-	return &Server{log: log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+	bounded := zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, logTick, logBurst, 0)
-	}))}
+	})
+	return &Server{log: log.WithOptions(bounded), full: log, slow: slowAfter}
 }
 
 // Listen makes a socket at path. One that a dead server left is replaced; one
@@ -197,7 +200,7 @@ func (s *Server) Serve(ctx context.Context, d Device, q Queues) error {
 }
 
 // ConfigChanged tells the client that is on that the configuration space has
-// changed. Any goroutine.
+// changed. Any goroutine; it waits sendPatience at most.
 func (s *Server) ConfigChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +270,7 @@ func receive(c *conn, to chan<- request) error {
 // carryOut answers messages until there are no more, or one of them is the last.
 func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) error {
 	for r := range requests {
-		s.log.Debug("message", zap.Stringer("message", r.m.ID), zap.Uint32("flags", r.m.Flags),
+		s.full.Debug("message", zap.Stringer("message", r.m.ID), zap.Uint32("flags", r.m.Flags),
 			zap.Int("bytes", len(r.m.Payload)), zap.Int("fds", len(r.fds)))
 		done := s.watch(r.m.ID.String())
 		reply, err := session.Handle(r.m, r.fds)
@@ -291,8 +294,8 @@ func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) er
 // the next client waits, and its user wants to know what for.
 func (s *Server) watch(what string) (done func()) {
 	over := make(chan struct{})
-	t := time.AfterFunc(slowAfter, func() {
-		tick := time.NewTicker(slowAfter)
+	t := time.AfterFunc(s.slow, func() {
+		tick := time.NewTicker(s.slow)
 		defer tick.Stop()
 		for {
 			s.log.Warn("requests in flight do not end", zap.String("waiting", what))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/internal/eventfd"
@@ -351,6 +352,29 @@ func TestGoneWhileStopping(t *testing.T) {
 	require.Equal(t, 1, <-s.dev.stopping)
 	s.dev.release()
 	setUp(t, next)
+}
+
+// TestSlowStop: a front-end that stands still in GET_VRING_BASE is heard of.
+func TestSlowStop(t *testing.T) {
+	leakCheck(t)
+	core, logs := observer.New(zap.WarnLevel)
+	path := filepath.Join(t.TempDir(), "s")
+	srv, err := Listen(path, zap.New(core))
+	require.NoError(t, err)
+	srv.slow = time.Millisecond
+	s := serve(t, srv, path)
+	t.Cleanup(func() { stopServing(s) })
+	s.dev.holdStops()
+	f := dial(t, path)
+	setUp(t, f)
+	require.NoError(t, f.Send(MsgGetVringBase, Version, VringState{}.bytes()))
+	require.Eventually(t, func() bool {
+		return logs.FilterField(zap.String("waiting", "GET_VRING_BASE")).Len() > 0
+	}, testTimeout, time.Millisecond)
+	s.dev.release()
+	m, _, err := f.Recv()
+	require.NoError(t, err)
+	require.Equal(t, MsgGetVringBase, m.ID)
 }
 
 // TestCancelIdle: also with a client that says nothing, and with one waiting.
