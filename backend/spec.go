@@ -33,7 +33,7 @@ func Open(spec string, o Options) (Image, error) {
 	default:
 		img, err := openFile(spec, o) // a file may have a colon in its name
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: a path, mem:, null:", spec, kind+":")
+			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: mem:, null:, or a path", spec, kind+":")
 		}
 		return img, err
 	}
