@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"strconv"
@@ -31,7 +32,7 @@ func Open(spec string, o Options) (Image, error) {
 		open = newNull
 	default:
 		img, err := openFile(spec, o) // a file may have a colon in its name
-		if errors.Is(err, errNoFile) {
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: a path, mem:, null:", spec, kind+":")
 		}
 		return img, err

@@ -352,6 +352,40 @@ func TestAWaitSurvivesTheCollector(t *testing.T) {
 	<-done
 }
 
+func TestAnInterruptedWaitIsFollowedByAnAnnouncedOne(t *testing.T) {
+	r, c, tag := newRing(t, 8)
+	fd := eventfd(t, 0)
+	r.PollIn(tag, 1, fd)
+	require.NoError(t, r.Enter(0))
+	require.False(t, r.polite)
+	ended, thread := make(chan struct{}), unix.Gettid()
+	go func() {
+		for { // at least one of them comes while the thread waits
+			select {
+			case <-ended:
+				signal(t, fd)
+				close(ended)
+				return
+			default:
+				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // Go's own preemption signal
+				runtime.Gosched()
+			}
+		}
+	}()
+	for tries := 0; !r.polite; tries++ {
+		require.Less(t, tries, 1000)
+		require.NoError(t, r.Enter(hang))
+	}
+	require.Zero(t, c.told)
+	ended <- struct{}{}
+	await(t, r, c, 1)
+	<-ended
+	require.NoError(t, r.Enter(0))
+	r.Nop(tag, 2)
+	require.NoError(t, r.Enter(hang))
+	require.False(t, r.polite, "it never went back to the cheap way")
+}
+
 func TestClosedRingsGiveTheirSlotBack(t *testing.T) {
 	_, _, _ = newRing(t, 1) // skips where there is no io_uring
 	for range 40 {          // a thread has 16 slots for registered rings
