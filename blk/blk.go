@@ -181,6 +181,7 @@ type Request struct {
 
 	// Who wants it, since when.
 	Source Source
+	Seq    uint64  // in the order of arrival at the loop, never the same twice
 	Arrive Instant // popped from its ring
 	Issue  Instant // given to the backend
 	Slot   any     // the intake's record of it; opaque to schedulers and backends
@@ -197,10 +198,6 @@ type Request struct {
 
 	// Prev and Next belong to the owner (see the package comment): list links.
 	Prev, Next *Request
-
-	// Keeper is the scheduler that gave the request up, as the loop numbers them:
-	// after a live switch Complete must reach that one.
-	Keeper uint32
 
 	state State
 }

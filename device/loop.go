@@ -35,6 +35,7 @@ type Loop struct {
 	inflight int      // of those, now
 	direct   blk.List // flushes and what a stopping queue had queued: no scheduler, no depth
 	done     []*blk.Request
+	seq      uint64
 
 	live
 }
@@ -151,8 +152,10 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 	r.Pos = q.disk.Base + r.Sector
 	r.Merged = nil
 	s.hold()
+	r.Move(blk.StateFree, blk.StateQueued)
+	r.Seq = l.seq
+	l.seq++
 	if r.Op == blk.OpFlush {
-		r.Move(blk.StateFree, blk.StateQueued)
 		l.direct.PushBack(r)
 		return
 	}

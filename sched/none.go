@@ -15,7 +15,6 @@ type None struct {
 
 // Insert implements Scheduler.
 func (n *None) Insert(_ blk.Instant, r *blk.Request) {
-	r.Move(blk.StateFree, blk.StateQueued)
 	n.fifo.PushBack(r)
 }
 

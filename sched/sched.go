@@ -9,31 +9,38 @@ package sched
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/elevisor/elevisor/blk"
 )
 
 // Scheduler orders the requests of one scheduling domain: all guests, all queues,
 // all images of one physical disk. Its goroutine is the loop's. No method
-// allocates once the domain runs.
+// allocates once every source of the domain has been seen once.
 //
+// The loop moves a request's state (blk.Request.Move); a scheduler never does.
 // Flushes never come here: they cover completed writes only, so the loop issues
 // them at once (virtio 1.3, 5.2.6.2).
+//
+// A merged group stands for its guest requests from Dispatch to Complete: its head
+// is the one with the lowest sector, the others follow through blk.Request.Merged
+// by ascending sector, without gap or overlap.
 type Scheduler interface {
 	// Insert takes r; it may merge it with a queued neighbour.
 	Insert(now blk.Instant, r *blk.Request)
 	// Dispatch gives up the head of the next request or merged group; nil means
 	// empty, throttled or idling, and Wake says when to ask again.
 	Dispatch(now blk.Instant) *blk.Request
-	// Requeue takes back a head that Dispatch gave up: the disk was full, or a part
-	// of a failed group must be tried alone. It is served first and never merged
-	// again.
+	// Requeue takes back a head that Dispatch gave up, with its group: the disk was
+	// full, or a part of a failed group, alone now, must be tried by itself. It is
+	// served first and never merged again.
 	Requeue(now blk.Instant, r *blk.Request)
 	// Complete says that a head given up earlier is finished, with all its parts.
 	// r is lent.
 	Complete(now blk.Instant, r *blk.Request)
-	// Drain gives up everything queued that src covers, groups taken apart, in
-	// arrival order, by appending it to out. It does not wait for slices or tokens.
+	// Drain gives up everything queued that src covers, groups taken apart (Merged
+	// is nil), in the order of Seq, by appending it to out. It does not wait for
+	// slices or tokens. What is left of a group stays queued.
 	Drain(src blk.Source, out []*blk.Request) []*blk.Request
 	// Wake is when Dispatch may change its mind by time alone: Never if it cannot.
 	Wake() blk.Instant
@@ -43,14 +50,57 @@ type Scheduler interface {
 	Describe(w io.Writer)
 }
 
-// Names are the schedulers that New knows, and their aliases in the kernel's words.
+// Tunable is what every scheduler implements beside Scheduler: its knobs, by the
+// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), and its counts.
+type Tunable interface {
+	// Set changes a knob; hyphens and underscores in key are the same. An error
+	// names the value and the valid range, and nothing has changed.
+	Set(key, value string) error
+	// Tunables lists the knobs with their present values, in a fixed order.
+	Tunables() []Info
+	// Counters adds what the scheduler has counted to c.
+	Counters(c *Counters)
+}
+
+// Info describes one knob.
+type Info struct {
+	Name  string // read_expire
+	Value string // as Set would take it
+	Valid string // "0 to 2147483647"
+	Unit  string // "ms"; empty for counts and switches
+}
+
+// Counters are the schedulers' own counts. A scheduler leaves at zero what it does
+// not have.
+type Counters struct {
+	Batches     uint64      // runs of requests in one direction
+	Expired     uint64      // dispatched because their deadline had passed
+	Starved     uint64      // times that writes were passed over for reads
+	Aged        uint64      // dispatched over a higher priority because they had waited too long
+	Slices      uint64      // time slices begun
+	Extensions  uint64      // and extended
+	EarlyEnds   uint64      // and ended before their time: the owner had nothing more
+	LongestWait blk.Instant // from Insert to Dispatch, ns
+}
+
+// Config is what the schedulers of a domain have in common. It belongs to the
+// domain and outlives a switch; its loop changes it in place.
+type Config struct {
+	MaxSectors  blk.Sector // of a merged group (max_sectors_kb); 0: no limit
+	MaxSegments int        // memory segments of a merged group; 0: no limit
+	NoMerges    int        // nomerges: 0 all merges, 1 only the one-hit cache, 2 none
+	Merges      MergeStats
+}
+
+// Names are the schedulers that New knows.
 var Names = []string{"none"}
 
-// New makes the scheduler called name.
-func New(name string) (Scheduler, error) {
+// New makes the scheduler called name, or one of its aliases in the kernel's words,
+// for the domain that c belongs to.
+func New(name string, c *Config) (Scheduler, error) {
 	switch name {
 	case "none", "noop":
 		return &None{}, nil
 	}
-	return nil, fmt.Errorf("scheduler %q is unknown; there are %v", name, Names)
+	return nil, fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
 }

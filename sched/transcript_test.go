@@ -42,7 +42,7 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 	word := func(i int) string { return d.CmdArgs[i].String() }
 	switch d.Cmd {
 	case "new":
-		s, err := New(word(0))
+		s, err := New(word(0), &Config{})
 		if err != nil {
 			return err.Error()
 		}
@@ -59,7 +59,6 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		return x.dispatch(n)
 	case "requeue":
 		r := x.reqs[word(0)]
-		r.Move(blk.StateQueued, blk.StateQueued)
 		x.s.Requeue(x.now, r)
 		return x.left()
 	case "complete":
@@ -131,10 +130,10 @@ func (x *script) left() string {
 }
 
 func TestNew_unknown(t *testing.T) {
-	_, err := New("cfq2")
+	_, err := New("cfq2", &Config{})
 	require.ErrorContains(t, err, `"cfq2" is unknown`)
 	require.ErrorContains(t, err, "none")
-	s, err := New("noop")
+	s, err := New("noop", &Config{})
 	require.NoError(t, err)
 	require.IsType(t, &None{}, s)
 }
@@ -150,7 +149,6 @@ func BenchmarkNone(b *testing.B) {
 				}
 				for range reqs {
 					r := s.Dispatch(0)
-					r.Move(blk.StateQueued, blk.StateFree)
 					s.Complete(0, r)
 				}
 			}
