@@ -180,13 +180,14 @@ func (s *served) announce() {
 }
 
 // Stats is what disk id has done so far.
-func (d *Daemon) Stats(id string) (device.QueueStats, error) {
+func (d *Daemon) Stats(id string) (device.Stats, error) {
 	for _, s := range d.disks {
 		if s.spec.ID == id {
-			return s.device.Stats(), nil
+			sum, _ := s.device.Stats()
+			return sum, nil
 		}
 	}
-	return device.QueueStats{}, fmt.Errorf("there is no disk %q", id)
+	return device.Stats{}, fmt.Errorf("there is no disk %q", id)
 }
 
 // Close ends all disks; the sockets are closed already, or were never served.
