@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,7 +26,12 @@ import (
 	"github.com/elevisor/elevisor/internal/serve"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain gives each of the two disks' loops, the two guests and the sessions a
+// processor of Go's: a loop keeps its own while it sleeps in the kernel.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(max(6, runtime.GOMAXPROCS(0)))
+	goleak.VerifyTestMain(m)
+}
 
 // patience ends tests that hang; nothing is measured with it.
 const patience = time.Minute
