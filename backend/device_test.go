@@ -132,13 +132,12 @@ func TestAReadOnlyDeviceIsNeverOpenedForWriting(t *testing.T) {
 }
 
 func TestAMountedDeviceIsRefused(t *testing.T) {
-	path, dir := sparse(t, 16<<20), t.TempDir()
-	dev := loopDevice(t, path, 512, 0)
+	dev := loopDevice(t, sparse(t, modelSize), 512, 0)
 	holder, err := unix.Open(dev, unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0) // what mount(2) does to it
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(holder) }()
-	_ = dir
 	_, err = Open(dev, Options{Lock: true})
+	require.ErrorIs(t, err, ErrLocked)
 	require.ErrorIs(t, err, unix.EBUSY)
 	require.ErrorContains(t, err, "mounted")
 	img, err := Open(dev, Options{Lock: true, ReadOnly: true})
@@ -146,7 +145,7 @@ func TestAMountedDeviceIsRefused(t *testing.T) {
 	require.NoError(t, img.Close())
 }
 
-// smallTmpfs mounts a tmpfs that is full after size bytes.
+// mount mounts a file system of that type for the time of the test.
 func mount(t *testing.T, fs, opts string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -121,7 +121,7 @@ func (d *disk) openOnce(flags int) (*os.File, error) {
 	case err == nil:
 		return os.NewFile(uintptr(fd), d.path), nil
 	case flags&unix.O_EXCL != 0 && errors.Is(err, unix.EBUSY):
-		return nil, fmt.Errorf("the system itself uses this device (mounted, or part of a volume): %w", err)
+		return nil, fmt.Errorf("%w: the device is mounted, part of a volume, or another program has it to itself: %w", ErrLocked, err)
 	case !d.opts.ReadOnly && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM)):
 		return nil, fmt.Errorf("it cannot be written; serve it with read-only to read it: %w", err)
 	}

@@ -203,7 +203,7 @@ func TestHugeRanges(t *testing.T) {
 	eachEngine(t, func(t *testing.T, aio AIO) {
 		path := filepath.Join(t.TempDir(), "disk")
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
-		n, err := ParseSize(size)
+		n, err := blk.ParseBytes(size)
 		require.NoError(t, err)
 		if err := os.Truncate(path, n); err != nil {
 			t.Skipf("needs a file system with files of %s: %v", size, err)

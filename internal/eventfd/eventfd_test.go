@@ -49,9 +49,10 @@ func TestOwn(t *testing.T) {
 	path := t.TempDir() + "/file"
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	for name, open := range map[string]func() (int, error){
-		"file":      func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0) },
-		"directory": func() (int, error) { return unix.Open(t.TempDir(), unix.O_RDONLY|unix.O_CLOEXEC, 0) },
-		"O_PATH":    func() (int, error) { return unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0) },
+		"file":             func() (int, error) { return unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0) },
+		"directory":        func() (int, error) { return unix.Open(t.TempDir(), unix.O_RDONLY|unix.O_CLOEXEC, 0) },
+		"character device": func() (int, error) { return unix.Open("/dev/zero", unix.O_RDWR|unix.O_CLOEXEC, 0) },
+		"O_PATH":           func() (int, error) { return unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0) },
 	} {
 		fd, err := open()
 		require.NoError(t, err)

@@ -106,7 +106,7 @@ func open(spec Disk, log *zap.Logger) (_ *served, err error) {
 		NumQueues: spec.NumQueues, QueueSize: spec.QueueSize, SegMax: spec.SegMax, SizeMax: spec.SizeMax,
 		Offset: blk.Sector(spec.Offset / blk.SectorSize), Size: blk.Sector(spec.Size / blk.SectorSize),
 		ReadOnly: spec.ReadOnly, MaxDiscardSeg: spec.DiscardSeg,
-		WriteCache: spec.Cache != backend.CacheWritethrough && spec.Cache != backend.CacheDirectsync,
+		WriteCache: !spec.Cache.Through(),
 		MaxDiscard: spec.MaxDiscard, MaxWriteZeroes: spec.MaxWriteZeroes, DiscardAlignment: spec.DiscardAlignment,
 		MaxWriteZeroesSeg: spec.MaxWriteZeroesSeg, Log: log,
 	})
