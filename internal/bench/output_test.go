@@ -48,6 +48,7 @@ func TestJSONNamesAreFios(t *testing.T) {
 	assert.Equal(t, read["total_ios"], clat["N"])
 	assert.Len(t, clat["percentile"], len(percentiles))
 	assert.LessOrEqual(t, clat["percentile"].(map[string]any)["1.000000"], clat["percentile"].(map[string]any)["99.990000"])
+	assert.LessOrEqual(t, clat["percentile"].(map[string]any)["99.990000"], clat["max"])
 }
 
 func sameNames(t *testing.T, at string, fios, ours any) {
