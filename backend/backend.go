@@ -7,9 +7,17 @@
 package backend
 
 import (
+	"errors"
+
 	"github.com/elevisor/elevisor/backend/uring"
 	"github.com/elevisor/elevisor/blk"
 )
+
+// ErrLocked says that somebody else has the image open. A process that was killed
+// keeps its locks until the last of its operations has ended, which is what a
+// successor must wait for: a write of the dead that lands later would overwrite
+// one of the living.
+var ErrLocked = errors.New("the image is locked")
 
 // Image is one opened disk.
 type Image interface {

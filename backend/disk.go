@@ -8,11 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/elevisor/elevisor/backend/uring"
-	"github.com/elevisor/elevisor/blk"
 	"golang.org/x/sys/unix"
 )
-
-var errNoFile = fs.ErrNotExist
 
 // disk is an opened file or block device. It is shared by all loops that serve
 // it: constant, but for what was learned of the system, which is atomic.
@@ -35,7 +32,7 @@ type disk struct {
 	// lost is set when dirty pages could not be written. The kernel has then
 	// forgotten them: a second fsync would succeed, and a guest that is told so
 	// would believe its data safe. So all flushes fail from there on, until the
-	// disk is opened anew (as PostgreSQL and QEMU learned in 2018).
+	// disk is opened anew.
 	lost atomic.Bool
 
 	// What the system has refused, so as not to ask again.
@@ -124,7 +121,7 @@ func (d *disk) openOnce(flags int) (*os.File, error) {
 	case err == nil:
 		return os.NewFile(uintptr(fd), d.path), nil
 	case flags&unix.O_EXCL != 0 && errors.Is(err, unix.EBUSY):
-		return nil, fmt.Errorf("the system itself uses this device (mounted, or part of a volume): %w", err)
+		return nil, fmt.Errorf("%w: the device is mounted, part of a volume, or another program has it to itself: %w", ErrLocked, err)
 	case !d.opts.ReadOnly && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM)):
 		return nil, fmt.Errorf("it cannot be written; serve it with read-only to read it: %w", err)
 	}
@@ -155,7 +152,7 @@ func (d *disk) lock() error {
 		if !d.opts.ReadOnly {
 			use = "used"
 		}
-		return fmt.Errorf("it is locked: it is being %s by another disk or program: %w", use, err)
+		return fmt.Errorf("%w: it is being %s by another disk or program", ErrLocked, use)
 	default:
 		return fmt.Errorf("its file system has no locks; serve it without lock if nobody else uses it: %w", err)
 	}
@@ -214,6 +211,3 @@ func (d *disk) within(off, n int64) bool { return within(off, n, d.info.Sectors)
 
 func roundDown(n, align int64) int64 { return n &^ (align - 1) }
 func roundUp(n, align int64) int64   { return (n + align - 1) &^ (align - 1) }
-
-// sectorsOf is how many whole sectors n bytes hold.
-func sectorsOf(n int64) blk.Sector { return blk.Sector(n / blk.SectorSize) }

@@ -25,8 +25,11 @@ func (d *disk) measure() error {
 	if err := checkSize(size); err != nil {
 		return err
 	}
+	if err := d.checkLimit(size); err != nil {
+		return err
+	}
 	d.info = Info{
-		Sectors: sectorsOf(size), LogicalBlock: blk.SectorSize, PhysicalBlock: plainBlock,
+		Sectors: blk.Sector(size / blk.SectorSize), LogicalBlock: blk.SectorSize, PhysicalBlock: plainBlock,
 		ReadOnly: d.opts.ReadOnly, Direct: d.opts.Cache.Direct(), MemAlign: 1,
 		WriteZeroes: !d.opts.ReadOnly, DiscardAlign: max(uint32(st.Blksize), blk.SectorSize),
 	}
@@ -45,6 +48,16 @@ func (d *disk) measure() error {
 		d.info.Discard, d.info.ZeroesUnmap = d.probeDiscard(size)
 	}
 	return nil
+}
+
+// checkLimit refuses a file that we may not write all of: the kernel would answer
+// a guest's write with a signal that ends the process.
+func (d *disk) checkLimit(size int64) error {
+	var l unix.Rlimit
+	if d.block || d.opts.ReadOnly || unix.Getrlimit(unix.RLIMIT_FSIZE, &l) != nil || l.Cur >= uint64(size) {
+		return nil
+	}
+	return fmt.Errorf("it has %d bytes, but this process may write files of up to %d only (RLIMIT_FSIZE)", size, l.Cur)
 }
 
 func (d *disk) measureBlock(rdev uint64) error {
@@ -83,7 +96,7 @@ func discardGranularity(rdev uint64) uint32 {
 }
 
 // measureDirect asks what O_DIRECT needs. A kernel or file system that does not
-// say (before 6.1, tmpfs) is given whole blocks, which are enough everywhere;
+// say (before 6.1, tmpfs) is given whole blocks or pages, which are enough everywhere;
 // tmpfs takes anything.
 func (d *disk) measureDirect(blksize uint32) error {
 	var stx unix.Statx_t
@@ -99,7 +112,7 @@ func (d *disk) measureDirect(blksize uint32) error {
 	case onTmpfs(d.fds[viaMain]):
 		memory, offset = 1, 1
 	default:
-		memory = min(max(blksize, blk.SectorSize), bounceSize)
+		memory = min(max(blksize, blk.SectorSize), plainBlock)
 		offset = memory
 	}
 	if memory&(memory-1) != 0 || offset&(offset-1) != 0 || memory > bounceSize || offset > bounceSize {

@@ -9,6 +9,10 @@ const (
 	zeroVecs = 16
 )
 
+// Ranges go by the descriptor without O_DIRECT, whatever the disk: on a device it
+// is the one that holds it exclusively, and only with that does the kernel drop
+// dirty cached pages of the range. By another it answers EBUSY.
+
 // startRanges begins a discard or a write-zeroes. All ranges are looked at before
 // the first is touched.
 func (o *op) startRanges() {
@@ -54,7 +58,7 @@ func (o *op) planDiscard() bool {
 		return false
 	}
 	o.pos, o.left = lo, hi-lo
-	o.step = step{off: lo, n: hi - lo}
+	o.step = step{file: viaCache, off: lo, n: hi - lo}
 	d := o.d
 	switch {
 	case d.block && o.async && !d.noCommand.Load():
@@ -86,7 +90,7 @@ func (o *op) planZeroes() {
 	case o.pos < lo:
 		o.writeZeroes(lo - o.pos)
 	case o.pos < hi:
-		o.step = step{kind: stepFallocate, flags: mode, off: o.pos, n: hi - o.pos}
+		o.step = step{kind: stepFallocate, file: viaCache, flags: mode, off: o.pos, n: hi - o.pos}
 	default:
 		o.writeZeroes(o.left)
 	}

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,24 +10,11 @@ import (
 	"github.com/elevisor/elevisor/backend/uring"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// Tests lock goroutines to threads and start pools; what they leave behind
-	// shows as a count that does not fall.
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	for tries := 0; code == 0 && runtime.NumGoroutine() > before; tries++ {
-		if tries == 500 {
-			buf := make([]byte, 1<<16)
-			fmt.Printf("goroutines left behind:\n%s\n", buf[:runtime.Stack(buf, true)])
-			code = 1
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hang = 30 * time.Second // only a hang lasts as long
 
@@ -39,6 +25,7 @@ type rig struct {
 	ring  *uring.Ring
 	woken chan struct{}
 	done  []*blk.Request
+	late  *time.Timer
 }
 
 // attach makes a rig for img with a ring if the image's engine wants one.
@@ -99,11 +86,18 @@ func (g *rig) do(reqs ...*blk.Request) {
 
 func (g *rig) wait() {
 	if g.ring == nil {
+		late := g.late // made once: some tests count allocations
+		if late == nil {
+			late = time.NewTimer(hang)
+			g.late = late
+		}
+		late.Reset(hang)
 		select {
 		case <-g.woken:
-		case <-time.After(hang):
+		case <-late.C:
 			g.t.Fatal("no completion")
 		}
+		late.Stop()
 		return
 	}
 	const slice = 20 * time.Millisecond // the rig has no eventfd through which a helper could end the wait

@@ -20,6 +20,7 @@ type ringBackend struct {
 	slots slots
 	done  []*blk.Request
 	late  pool // for the one operation that io_uring does not have
+	lent  int  // ops that late has
 }
 
 func newRingBackend(d *disk, h Host) (Backend, error) {
@@ -79,6 +80,7 @@ func (b *ringBackend) advance(o *op) {
 	case stepCommand:
 		b.ring.BlockDiscard(b.tag, o.index, f, s.off, s.n)
 	case stepTrim:
+		b.lent++
 		b.late.give(o)
 	}
 }
@@ -98,11 +100,8 @@ func (b *ringBackend) Commit() error { return nil }
 
 // Reap implements Backend.
 func (b *ringBackend) Reap(_ blk.Instant, done []*blk.Request) []*blk.Request {
-	for o := b.late.take(); o != nil; {
-		next := o.link
-		b.done = append(b.done, o.finish())
-		b.slots.put(o)
-		o = next
+	if b.lent > 0 {
+		b.takeBack()
 	}
 	for _, r := range b.done {
 		r.Move(blk.StateIssued, blk.StateDone)
@@ -110,6 +109,16 @@ func (b *ringBackend) Reap(_ blk.Instant, done []*blk.Request) []*blk.Request {
 	done = append(done, b.done...)
 	b.done = b.done[:0]
 	return done
+}
+
+// takeBack finishes what late has carried out.
+func (b *ringBackend) takeBack() {
+	for o := b.late.take(); o != nil; b.lent-- {
+		next := o.link
+		b.done = append(b.done, o.finish())
+		b.slots.put(o)
+		o = next
+	}
 }
 
 // Wake implements Backend.

@@ -3,7 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
-	"math"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +31,8 @@ func Open(spec string, o Options) (Image, error) {
 		open = newNull
 	default:
 		img, err := openFile(spec, o) // a file may have a colon in its name
-		if errors.Is(err, errNoFile) {
-			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: a path, mem:, null:", spec, kind+":")
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: mem:, null:, or a path", spec, kind+":")
 		}
 		return img, err
 	}
@@ -53,7 +53,7 @@ func parseQuery(query string) (size int64, err error) {
 		if key != "size" {
 			return 0, fmt.Errorf("unknown key %q; valid: size", key)
 		}
-		if size, err = ParseSize(value); err != nil {
+		if size, err = blk.ParseBytes(value); err != nil {
 			return 0, err
 		}
 	}
@@ -68,24 +68,6 @@ func checkSize(size int64) error {
 		return fmt.Errorf("size is %d bytes; a disk has at least one sector of %d", size, blk.SectorSize)
 	}
 	return nil
-}
-
-// ParseSize reads a number of bytes, with QEMU's suffixes b, k, m, g, t, p, e for
-// powers of 1024, in either case.
-func ParseSize(s string) (int64, error) {
-	digits := strings.TrimRight(s, "bkmgtpeBKMGTPE")
-	shift := 0
-	if suffix := strings.ToLower(s[len(digits):]); suffix != "" {
-		shift = 10 * strings.Index("bkmgtpe", suffix)
-	}
-	n, err := strconv.ParseUint(digits, 10, 64)
-	if err != nil || shift < 0 {
-		return 0, fmt.Errorf("size %q is not a number of bytes; valid: digits and one of the suffixes k, m, g, t, p, e (powers of 1024)", s)
-	}
-	if n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("size %q is out of range; valid: up to %d bytes", s, int64(math.MaxInt64))
-	}
-	return int64(n << shift), nil
 }
 
 var (

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ParseBytes reads a number of bytes with a binary suffix, as QEMU does: 4096, 4k,
-// 10M, 1G, 2T.
+// ParseBytes reads a number of bytes, with QEMU's suffixes b, k, m, g, t, p, e for
+// powers of 1024, in either case.
 func ParseBytes(s string) (int64, error) {
 	digits, shift := s, 0
 	if n := len(s); n > 0 {
@@ -16,9 +16,12 @@ func ParseBytes(s string) (int64, error) {
 			digits, shift = s[:n-1], 10*i
 		}
 	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("%q is not a number of bytes (such as 4096, 512k, 10M, 1G)", s)
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("size %q is not a number of bytes; valid: digits and one of the suffixes k, m, g, t, p, e (powers of 1024)", s)
 	}
-	return n << shift, nil
+	if n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("size %q is out of range; valid: up to %d bytes", s, int64(math.MaxInt64))
+	}
+	return int64(n << shift), nil
 }

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // liveRig is a rig whose loop runs on its own goroutine, kicked by eventfds.
 type liveRig struct {
 	*rig
-	kickFD, callFD *eventfd.FD
+	kickFD *eventfd.FD
 }
 
 func newLiveRig(t *testing.T, e Engine) *liveRig {
@@ -43,7 +43,8 @@ func newLiveRig(t *testing.T, e Engine) *liveRig {
 	return r
 }
 
-// kicked is a fresh pair of descriptors; ours for the kick is kept by the queue.
+// descriptors makes a kick descriptor: the driver's end stays ours, the other is
+// returned.
 func (r *liveRig) descriptors(blocking bool) *eventfd.FD {
 	fd, err := eventfd.New()
 	require.NoError(r.t, err)

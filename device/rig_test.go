@@ -23,7 +23,6 @@ type fakeDisk struct {
 	issued []*blk.Request
 	done   []*blk.Request
 	bad    map[blk.Sector]bool // sectors that cannot be reached
-	log    []string
 }
 
 func newFakeDisk(sectors int) *fakeDisk {

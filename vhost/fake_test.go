@@ -187,6 +187,13 @@ func (f *fake) Stop(i int, done func(base uint32)) {
 	}
 }
 
+// holdStops keeps rings from stopping until release.
+func (f *fake) holdStops() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hold = true
+}
+
 // release lets the rings stop that hold kept from it, and all later ones.
 func (f *fake) release() {
 	f.mu.Lock()

@@ -194,7 +194,7 @@ func checkRequest(m Message, size int) error {
 	}
 	low, high, step := payloadRange(m.ID)
 	if size < low || size > high || (size-low)%step != 0 {
-		return fmt.Errorf("%v: payload of %d bytes, want %d to %d: %w", m.ID, size, low, high, ErrMalformed)
+		return fmt.Errorf("%v: payload of %d bytes, want %d to %d in steps of %d: %w", m.ID, size, low, high, step, ErrMalformed)
 	}
 	return nil
 }

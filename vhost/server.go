@@ -40,16 +40,19 @@ type Server struct {
 	only *net.UnixConn // instead of ln: a client that came with the process
 	path string        // of the socket that we made, or ""
 	made os.FileInfo   // what it was
-	log  *zap.Logger
+	log  *zap.Logger   // bounded
+	full *zap.Logger   // everything, for debugging
+	slow time.Duration // slowAfter
 
 	mu      sync.Mutex
 	session *Session // of the client that is on, or nil
 }
 
 func newServer(log *zap.Logger) *Server {
-	return &Server{log: log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+	bounded := zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, logTick, logBurst, 0)
-	}))}
+	})
+	return &Server{log: log.WithOptions(bounded), full: log, slow: slowAfter}
 }
 
 // Listen makes a socket at path. One that a dead server left is replaced; one
@@ -197,7 +200,7 @@ func (s *Server) Serve(ctx context.Context, d Device, q Queues) error {
 }
 
 // ConfigChanged tells the client that is on that the configuration space has
-// changed. Any goroutine.
+// changed. Any goroutine; it waits sendPatience at most.
 func (s *Server) ConfigChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +249,9 @@ func (s *Server) client(ctx context.Context, uc *net.UnixConn, d Device, q Queue
 		err = read
 	}
 	s.setSession(nil)
+	done := s.watch("end of the connection")
 	closeSession(ctx, session)
+	done()
 	s.log.Info("front-end gone", zap.Error(err))
 }
 
@@ -265,9 +270,9 @@ func receive(c *conn, to chan<- request) error {
 // carryOut answers messages until there are no more, or one of them is the last.
 func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) error {
 	for r := range requests {
-		s.log.Debug("message", zap.Stringer("message", r.m.ID), zap.Uint32("flags", r.m.Flags),
+		s.full.Debug("message", zap.Stringer("message", r.m.ID), zap.Uint32("flags", r.m.Flags),
 			zap.Int("bytes", len(r.m.Payload)), zap.Int("fds", len(r.fds)))
-		done := s.watch(r.m.ID)
+		done := s.watch(r.m.ID.String())
 		reply, err := session.Handle(r.m, r.fds)
 		done()
 		if err != nil {
@@ -285,15 +290,15 @@ func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) er
 	return nil
 }
 
-// watch logs while a message takes long: a VMM stands still in GET_VRING_BASE, and
-// its user wants to know what for.
-func (s *Server) watch(id ID) (done func()) {
+// watch logs while something takes long: a VMM stands still in GET_VRING_BASE, or
+// the next client waits, and its user wants to know what for.
+func (s *Server) watch(what string) (done func()) {
 	over := make(chan struct{})
-	t := time.AfterFunc(slowAfter, func() {
-		tick := time.NewTicker(slowAfter)
+	t := time.AfterFunc(s.slow, func() {
+		tick := time.NewTicker(s.slow)
 		defer tick.Stop()
 		for {
-			s.log.Warn("message takes long: requests in flight do not end", zap.Stringer("message", id))
+			s.log.Warn("requests in flight do not end", zap.String("waiting", what))
 			select {
 			case <-over:
 				return

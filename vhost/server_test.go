@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/internal/eventfd"
@@ -135,7 +136,8 @@ func TestEveryMessage(t *testing.T) {
 
 	config, err := f.GetConfig(0, 60)
 	require.NoError(t, err)
-	require.Equal(t, s.dev.config[:], config)
+	want := newFake(0).config
+	require.Equal(t, want[:], config)
 	_, err = f.GetConfig(200, 57)
 	require.ErrorIs(t, err, ErrConfig)
 	require.NoError(t, f.SetConfig(fakeWriteback, []byte{0}))
@@ -278,7 +280,7 @@ func TestDescriptorFlood(t *testing.T) {
 		closeAll(got)
 	}
 	ask(MsgGetInflightFD, Inflight{Queues: 2, QueueSize: 8}.bytes(24)) // the device keeps one area
-	settle := func() { // a reply's descriptor is closed after it was sent
+	settle := func() {                                                 // a reply's descriptor is closed after it was sent
 		_, err := f.GetQueueNum()
 		require.NoError(t, err)
 	}
@@ -320,7 +322,7 @@ func TestNeverReading(t *testing.T) {
 // hangs, and gives up what it can.
 func TestCancelWhileStopping(t *testing.T) {
 	s := listen(t)
-	s.dev.hold = true
+	s.dev.holdStops()
 	f := dial(t, s.path)
 	setUp(t, f)
 	require.NoError(t, f.Send(MsgGetVringBase, Version, VringState{}.bytes()))
@@ -334,7 +336,7 @@ func TestCancelWhileStopping(t *testing.T) {
 // other rings are stopped, and the next client waits for all of them.
 func TestGoneWhileStopping(t *testing.T) {
 	s := listen(t)
-	s.dev.hold = true
+	s.dev.holdStops()
 	f := dial(t, s.path)
 	setUp(t, f)
 	require.NoError(t, f.SetVringNum(1, 128))
@@ -350,6 +352,29 @@ func TestGoneWhileStopping(t *testing.T) {
 	require.Equal(t, 1, <-s.dev.stopping)
 	s.dev.release()
 	setUp(t, next)
+}
+
+// TestSlowStop: a front-end that stands still in GET_VRING_BASE is heard of.
+func TestSlowStop(t *testing.T) {
+	leakCheck(t)
+	core, logs := observer.New(zap.WarnLevel)
+	path := filepath.Join(t.TempDir(), "s")
+	srv, err := Listen(path, zap.New(core))
+	require.NoError(t, err)
+	srv.slow = time.Millisecond
+	s := serve(t, srv, path)
+	t.Cleanup(func() { stopServing(s) })
+	s.dev.holdStops()
+	f := dial(t, path)
+	setUp(t, f)
+	require.NoError(t, f.Send(MsgGetVringBase, Version, VringState{}.bytes()))
+	require.Eventually(t, func() bool {
+		return logs.FilterField(zap.String("waiting", "GET_VRING_BASE")).Len() > 0
+	}, testTimeout, time.Millisecond)
+	s.dev.release()
+	m, _, err := f.Recv()
+	require.NoError(t, err)
+	require.Equal(t, MsgGetVringBase, m.ID)
 }
 
 // TestCancelIdle: also with a client that says nothing, and with one waiting.

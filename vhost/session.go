@@ -53,6 +53,10 @@ type Reply struct {
 // None is whether there is nothing to send.
 func (r Reply) None() bool { return r.Message.Flags == 0 }
 
+// ErrNoAnswer ends a session that was asked for what it does not have, by a message
+// whose reply has no way to say so: its sender must not wait for ever.
+var ErrNoAnswer = errors.New("no reply to this message can say so")
+
 // ErrQuit ends a session whose quit channel was closed while it waited for a ring
 // to stop.
 var ErrQuit = errors.New("session was told to end")
@@ -78,7 +82,7 @@ func (s *Session) Handle(m Message, fds []int) (Reply, error) {
 	}
 	ack := m.NeedReply() && s.protocol&ProtocolReplyAck != 0
 	reply, err := s.dispatch(m, in)
-	if errors.Is(err, ErrMalformed) || errors.Is(err, ErrQuit) {
+	if errors.Is(err, ErrMalformed) || errors.Is(err, ErrNoAnswer) || errors.Is(err, ErrQuit) {
 		s.ended = err
 		return Reply{}, err
 	}
@@ -159,7 +163,7 @@ func refuseUnknown(m Message) (Reply, error) {
 	case iotlb, postcopyEnd, setDeviceStateFD, checkDeviceState:
 		return answer(m.ID, putU64(noFD|1)), err
 	case createCrypto, postcopyAdvise, getStatus, getSharedObject:
-		return Reply{}, fmt.Errorf("%w, and has no reply that says so: %w", err, ErrMalformed)
+		return Reply{}, fmt.Errorf("%w: %w", err, ErrNoAnswer)
 	}
 	return Reply{}, err
 }

@@ -26,8 +26,8 @@ import (
 //	change               the configuration space changes
 //	close                closes the session
 //
-// A message is NAME or NAME! (need_reply), then its fields, then fd=WHAT once for
-// each descriptor. Output: the message, its reply, the log's lines, and below what
+// A message is NAME (or message=ID) or NAME! (need_reply), then its fields, then
+// fd=WHAT once for each descriptor. Output: the message, its reply, the log's lines, and below what
 // the device was asked. At the end of a file nothing may be left open.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
@@ -206,7 +206,7 @@ func (p *player) parse(line string) (Message, []int) {
 			m.ID = id
 		}
 	}
-	if n, ok := strings.CutPrefix(name, "#"); ok {
+	if n, ok := strings.CutPrefix(name, "message="); ok {
 		m.ID = ID(number(p.t, n))
 	}
 	require.NotZero(p.t, m.ID, "message %s", name)

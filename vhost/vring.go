@@ -226,7 +226,7 @@ func (s *Session) getVringBase(m Message) (Reply, error) {
 	v := parseState(m.Payload)
 	r, err := s.ring(v.Index)
 	if err != nil {
-		return Reply{}, fmt.Errorf("%v: %w: %w", m.ID, err, ErrMalformed)
+		return Reply{}, fmt.Errorf("%v: %w: %w", m.ID, err, ErrNoAnswer)
 	}
 	if r.running {
 		s.beginStop(int(v.Index))

@@ -42,9 +42,9 @@ func (r *Ring) Enter(timeout int64) error {
 	errno := r.enter(queued, wait, timeout)
 	switch errno {
 	case 0, unix.ETIME:
-		r.polite = false
+		r.polite = r.polite && !wait
 	case unix.EINTR:
-		r.polite = wait
+		r.polite = r.polite || wait
 	case unix.EAGAIN, unix.EBUSY:
 		// The kernel lacks memory, or wants completions taken first: after a Poll,
 		// the next Enter submits again what is still queued.

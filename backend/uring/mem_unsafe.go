@@ -9,13 +9,10 @@ type Iovec struct {
 	len  uintptr
 }
 
-const (
-	iovecSize   = int(unsafe.Sizeof(Iovec{}))
-	waitArgSize = int(unsafe.Sizeof(getEventsArg{}) + unsafe.Sizeof(timespec{}))
-)
-
 // IovecSize is the size of one Iovec in bytes.
-const IovecSize = iovecSize
+const IovecSize = int(unsafe.Sizeof(Iovec{}))
+
+const waitArgSize = int(unsafe.Sizeof(getEventsArg{}) + unsafe.Sizeof(timespec{}))
 
 // Set makes v cover b, which is not empty.
 func (v *Iovec) Set(b []byte) {
@@ -34,7 +31,7 @@ func (v *Iovec) Len() int { return int(v.len) }
 func Iovecs(b []byte) []Iovec {
 	// SAFETY: b holds that many; the caller says that it is aligned and off-heap,
 	// and an Iovec has no Go pointer in it.
-	return unsafe.Slice((*Iovec)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/iovecSize)
+	return unsafe.Slice((*Iovec)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/IovecSize)
 }
 
 // word is the 32-bit field at off of a ring.

@@ -163,7 +163,7 @@ func (r *Ring) Alloc(n int) []byte {
 }
 
 // AllocIovecs makes n iovecs off the Go heap. They are there until Close.
-func (r *Ring) AllocIovecs(n int) []Iovec { return Iovecs(r.Alloc(n * iovecSize)) }
+func (r *Ring) AllocIovecs(n int) []Iovec { return Iovecs(r.Alloc(n * IovecSize)) }
 
 // Queued is how many operations wait for the next Enter.
 func (r *Ring) Queued() int { return int(r.tail - atomic.LoadUint32(r.sqHead)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 )
 
 // capabilities is what --print-capabilities says, in the schema
@@ -141,6 +143,7 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 // left to the memory limit, and a loop that waits in the kernel must not keep the
 // control path from a processor.
 func tune(loops int) {
+	signal.Ignore(unix.SIGXFSZ) // a write past RLIMIT_FSIZE is EFBIG for its guest, not our end
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(-1)
 		debug.SetMemoryLimit(256 << 20)

@@ -28,3 +28,6 @@ func (c Monotonic) Until(t blk.Instant) time.Duration {
 	}
 	return max(0, time.Duration(t-c.Now()))
 }
+
+// Sleep waits for d of real time.
+func Sleep(d time.Duration) { time.Sleep(d) }

@@ -26,20 +26,22 @@ func New() (*FD, error) {
 	return &FD{fd: fd}, nil
 }
 
-// Own takes over fd, which a peer sent. Files, directories and disks are refused:
-// they are always readable, and waiting on one would never rest. The caller keeps
-// fd where an error is returned.
+// Own takes over fd, which a peer sent: an eventfd, a pipe or a socket. Files,
+// directories, disks and character devices are refused: they are always readable,
+// and waiting on one would never rest. The caller keeps fd where an error is
+// returned.
 func Own(fd int) (*FD, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("stat notification descriptor: %w", err)
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFBLK, unix.S_IFLNK:
-		return nil, fmt.Errorf("notification descriptor is a file (mode %#o), not an eventfd", st.Mode)
-	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_PATH != 0 {
 		return nil, fmt.Errorf("notification descriptor cannot be used for I/O (flags %#x): %w", flags, unix.EBADF)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case 0, unix.S_IFIFO, unix.S_IFSOCK: // 0: an anonymous inode, as eventfds have
+	default:
+		return nil, fmt.Errorf("notification descriptor is a file (mode %#o), not an eventfd", st.Mode)
 	}
 	return &FD{fd: fd}, nil
 }

@@ -63,18 +63,12 @@ var diskKeys = []key{
 	{"size-max", "BYTES", number(1, 1<<31-1, func(d *Disk) *int { return &d.SizeMax })},
 	{"logical-block-size", "BYTES", number(512, 65536, func(d *Disk) *int { return &d.LogicalBlock })},
 	{"physical-block-size", "BYTES", number(512, 1<<20, func(d *Disk) *int { return &d.PhysicalBlock })},
-	{"offset", "BYTES", size(func(d *Disk) *int64 { return &d.Offset })},
-	{"size", "BYTES", size(func(d *Disk) *int64 { return &d.Size })},
+	{"offset", "BYTES", parsed(blk.ParseBytes, func(d *Disk) *int64 { return &d.Offset })},
+	{"size", "BYTES", parsed(blk.ParseBytes, func(d *Disk) *int64 { return &d.Size })},
 	{"max-discard-seg", "N", number(1, 1024, func(d *Disk) *int { return &d.DiscardSeg })},
-	{"cache", "writeback|writethrough|none|directsync|unsafe", word(map[string]backend.Cache{
-		"writeback": backend.CacheWriteback, "writethrough": backend.CacheWritethrough, "none": backend.CacheNone,
-		"directsync": backend.CacheDirectsync, "unsafe": backend.CacheUnsafe,
-	}, func(d *Disk) *backend.Cache { return &d.Cache })},
-	{"aio", "auto|io_uring|threads", word(map[string]backend.AIO{
-		"auto": backend.AIOAuto, "io_uring": backend.AIOURing, "threads": backend.AIOThreads,
-	}, func(d *Disk) *backend.AIO { return &d.AIO })},
-	{"discard", "unmap|ignore", word(map[string]bool{"unmap": false, "on": false, "ignore": true, "off": true},
-		func(d *Disk) *bool { return &d.NoDiscard })},
+	{"cache", "writeback|writethrough|none|directsync|unsafe", parsed(backend.ParseCache, func(d *Disk) *backend.Cache { return &d.Cache })},
+	{"aio", "auto|io_uring|threads", parsed(backend.ParseAIO, func(d *Disk) *backend.AIO { return &d.AIO })},
+	{"discard", "unmap|ignore", discard},
 	{"lock", "on|off", flag(func(d *Disk, on bool) { d.NoLock = !on })},
 }
 
@@ -162,14 +156,26 @@ func number(lo, hi int, at func(*Disk) *int) func(*Disk, string) error {
 	}
 }
 
-func size(at func(*Disk) *int64) func(*Disk, string) error {
+func parsed[T any](parse func(string) (T, error), at func(*Disk) *T) func(*Disk, string) error {
 	return func(d *Disk, v string) error {
-		n, err := blk.ParseBytes(v)
+		t, err := parse(v)
 		if err == nil {
-			*at(d) = n
+			*at(d) = t
 		}
 		return err
 	}
+}
+
+func discard(d *Disk, v string) error {
+	switch v {
+	case "unmap", "on":
+		d.NoDiscard = false
+	case "ignore", "off":
+		d.NoDiscard = true
+	default:
+		return fmt.Errorf("want unmap or ignore")
+	}
+	return nil
 }
 
 func flag(set func(*Disk, bool)) func(*Disk, string) error {
@@ -182,22 +188,6 @@ func flag(set func(*Disk, bool)) func(*Disk, string) error {
 		default:
 			return fmt.Errorf("want on or off")
 		}
-		return nil
-	}
-}
-
-func word[T any](words map[string]T, at func(*Disk) *T) func(*Disk, string) error {
-	return func(d *Disk, v string) error {
-		t, ok := words[v]
-		if !ok {
-			known := make([]string, 0, len(words))
-			for w := range words {
-				known = append(known, w)
-			}
-			slices.Sort(known)
-			return fmt.Errorf("want one of %s", strings.Join(known, ", "))
-		}
-		*at(d) = t
 		return nil
 	}
 }

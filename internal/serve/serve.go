@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
@@ -79,11 +80,7 @@ func open(spec Disk, log *zap.Logger) (_ *served, err error) {
 			s.close()
 		}
 	}()
-	s.image, err = backend.Open(spec.Path, backend.Options{
-		ReadOnly: spec.ReadOnly, Cache: spec.Cache, AIO: spec.AIO, Lock: !spec.NoLock, Discard: !spec.NoDiscard,
-		LogicalBlock: uint32(spec.LogicalBlock), PhysicalBlock: uint32(spec.PhysicalBlock),
-	})
-	if err != nil {
+	if s.image, err = openImage(spec, log); err != nil {
 		return nil, err
 	}
 	engine := device.EngineAuto
@@ -109,7 +106,7 @@ func open(spec Disk, log *zap.Logger) (_ *served, err error) {
 		NumQueues: spec.NumQueues, QueueSize: spec.QueueSize, SegMax: spec.SegMax, SizeMax: spec.SizeMax,
 		Offset: blk.Sector(spec.Offset / blk.SectorSize), Size: blk.Sector(spec.Size / blk.SectorSize),
 		ReadOnly: spec.ReadOnly, MaxDiscardSeg: spec.DiscardSeg,
-		WriteCache: spec.Cache != backend.CacheWritethrough && spec.Cache != backend.CacheDirectsync,
+		WriteCache: !spec.Cache.Through(),
 		MaxDiscard: spec.MaxDiscard, MaxWriteZeroes: spec.MaxWriteZeroes, DiscardAlignment: spec.DiscardAlignment,
 		MaxWriteZeroesSeg: spec.MaxWriteZeroesSeg, Log: log,
 	})
@@ -122,6 +119,30 @@ func open(spec Disk, log *zap.Logger) (_ *served, err error) {
 		s.server, err = vhost.Listen(spec.Socket, log)
 	}
 	return s, err
+}
+
+// A predecessor that was killed holds its lock until the kernel has finished what
+// it had in flight; then the lock is ours. Whoever holds it longer is alive.
+const (
+	lockWait  = 5 * time.Second
+	lockRetry = 5 * time.Millisecond
+)
+
+func openImage(spec Disk, log *zap.Logger) (backend.Image, error) {
+	waiting := false
+	for end := clock.Start(); ; clock.Sleep(lockRetry) {
+		image, err := backend.Open(spec.Path, backend.Options{
+			ReadOnly: spec.ReadOnly, Cache: spec.Cache, AIO: spec.AIO, Lock: !spec.NoLock, Discard: !spec.NoDiscard,
+			LogicalBlock: uint32(spec.LogicalBlock), PhysicalBlock: uint32(spec.PhysicalBlock),
+		})
+		if !errors.Is(err, backend.ErrLocked) || end.Now() > blk.Instant(lockWait) {
+			return image, err
+		}
+		if !waiting {
+			log.Info("image is locked; waiting", zap.String("path", spec.Path), zap.Duration("at most", lockWait))
+			waiting = true
+		}
+	}
 }
 
 // Run serves until ctx ends, or every disk's only client has gone, and closes

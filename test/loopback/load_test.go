@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
@@ -27,6 +28,7 @@ type load struct {
 	err   error
 
 	submitted, finished uint64
+	finishedNow         atomic.Uint64 // the same as finished, for who looks on
 }
 
 type access struct {
@@ -107,6 +109,7 @@ func (l *load) done(d guest.Done) {
 	a := l.slots[d.Slot]
 	l.busy[a.block] = false
 	l.finished++
+	l.finishedNow.Store(l.finished)
 	if d.Status != blk.StatusOK {
 		l.fail(fmt.Errorf("block %d: %v", a.block, d.Status))
 		return

@@ -25,6 +25,7 @@ type machine struct {
 	t     *testing.T
 	loads []*load
 	stop  chan struct{}
+	once  sync.Once
 	wg    sync.WaitGroup
 }
 
@@ -36,14 +37,20 @@ func boot(t *testing.T, socket string, o guest.Options) *machine {
 		m.loads = append(m.loads, l)
 		m.wg.Go(func() { l.run(m.stop) })
 	}
+	t.Cleanup(m.halt) // before the guest's memory goes
 	return m
+}
+
+// halt ends the loads.
+func (m *machine) halt() {
+	m.once.Do(func() { close(m.stop) })
+	m.wg.Wait()
 }
 
 // rest ends the loads and requires that every request came back once and right,
 // and that the image holds what was acknowledged.
 func (m *machine) rest(path string) {
-	close(m.stop)
-	m.wg.Wait()
+	m.halt()
 	for _, l := range m.loads {
 		require.NoError(m.t, l.err)
 		require.Equal(m.t, l.submitted, l.finished)
@@ -186,8 +193,9 @@ func TestTerminate(t *testing.T) {
 func TestLock(t *testing.T) {
 	d := disk(t, diskBlocks*block)
 	startServer(t, d)
-	m := boot(t, d.Socket, guest.Options{})
+	m := boot(t, d.Socket, guest.Options{Depth: 4})
 	_, err := serve.Open([]serve.Disk{{ID: "second", Path: d.Path, Socket: d.Socket + "2"}}, zap.NewNop())
+	require.ErrorIs(t, err, backend.ErrLocked)
 	require.ErrorContains(t, err, d.Path)
 	m.rest(d.Path)
 }

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+)
+
+// run executes a command line and returns what it printed.
+func run(ctx context.Context, args ...string) (string, error) {
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(&out)
+	root.SetErr(&out)
+	err := root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+// docs/interop/vhost-user.json: all other arguments are ignored, and no disk is
+// needed.
+func TestPrintCapabilities(t *testing.T) {
+	for _, args := range [][]string{{"--print-capabilities"}, {"-c", "--fd=3"}, {"serve", "--print-capabilities", "--blk-file=none"}} {
+		out, err := run(t.Context(), args...)
+		require.NoError(t, err)
+		var c struct {
+			Type     string
+			Features []string
+		}
+		require.NoError(t, json.Unmarshal([]byte(out), &c))
+		require.Equal(t, "block", c.Type)
+		require.Equal(t, []string{"read-only", "blk-file"}, c.Features)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	out, err := run(t.Context(), "--version")
+	require.NoError(t, err)
+	require.Contains(t, out, "elevisor "+release)
+}
+
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	one := filepath.Join(dir, "one")
+	require.NoError(t, os.WriteFile(one, []byte{1}, 0o600))
+	sock := filepath.Join(dir, "s")
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"no disk", nil},
+		{"no disk", []string{"serve"}},
+		{"--blk-file is missing", []string{"--socket-path", sock}},
+		{"give one of --socket-path and --fd", []string{"--blk-file", one}},
+		{"give one of --socket-path and --fd", []string{"--blk-file", one, "--socket-path", sock, "--fd", "3"}},
+		{"not a file descriptor", []string{"--blk-file", one, "--fd=-1"}},
+		{"read-only=on into --disk", []string{"--disk", "path=a,socket=b", "--read-only"}},
+		{"unknown key", []string{"--disk", "path=a,socket=b,colour=red"}},
+		{"unknown flag: --colour", []string{"--colour=red"}},
+		{"unknown command", []string{"sreve"}},
+		{"no such file", []string{"--blk-file", filepath.Join(dir, "none"), "--socket-path", sock}},
+		// Case MB-051: an image without a sector.
+		{"512", []string{"--blk-file", empty, "--socket-path", sock}},
+		{"512", []string{"--blk-file", one, "--socket-path", sock}},
+		{"--socket-path is missing", []string{"bench"}},
+		{"rw=sideways", []string{"bench", "-s", sock, "--rw=sideways"}},
+		{"--bs", []string{"bench", "-s", sock, "--bs=4q"}},
+		{"--bs=1G is out of range", []string{"bench", "-s", sock, "--bs=1G"}},
+		{"--iodepth=0", []string{"bench", "-s", sock, "--iodepth=0"}},
+		{"neither normal nor json", []string{"bench", "-s", sock, "--output-format=xml"}},
+		{"connect", []string{"bench", "-s", sock}},
+		{"neither text nor json", []string{"demo", "--format=xml"}},
+	} {
+		_, err := run(t.Context(), c.args...)
+		require.ErrorContains(t, err, c.want, "%v", c.args)
+	}
+}
+
+// serve and bench together, by their command lines: fio's words, hyphens or
+// underscores, and its JSON.
+func TestServeAndBench(t *testing.T) {
+	dir := t.TempDir()
+	image, sock := filepath.Join(dir, "img"), filepath.Join(dir, "s")
+	require.NoError(t, makeImage(image, 16<<20))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := run(ctx, "--disk", "path="+image+",socket="+sock+",num-queues=2")
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { _, err := os.Stat(sock); return err == nil }, time.Minute, 5*time.Millisecond)
+	out, err := run(t.Context(), "bench", "--socket_path", sock, "--rw=randwrite", "--bs=8k", "--iodepth=8", "--numjobs=2", "--verify", "--output-format=json")
+	require.NoError(t, err, out)
+	var report struct {
+		Jobs []struct {
+			Error int
+			Write struct {
+				TotalIOs int64   `json:"total_ios"`
+				Bytes    int64   `json:"io_bytes"`
+				IOPS     float64 `json:"iops"`
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
+	require.Len(t, report.Jobs, 2)
+	for _, j := range report.Jobs {
+		require.Zero(t, j.Error)
+		require.EqualValues(t, 8<<20, j.Write.Bytes)
+		require.EqualValues(t, 1024, j.Write.TotalIOs)
+		require.Positive(t, j.Write.IOPS)
+	}
+	out, err = run(t.Context(), "bench", "--socket-path", sock, "--rw=read", "--size=4M", "--iodepth=4")
+	require.NoError(t, err)
+	require.Contains(t, out, "IOPS=")
+	_, err = run(t.Context(), "bench", "--socket-path", sock, "--numjobs=3")
+	require.ErrorContains(t, err, "numjobs=3")
+	stop()
+	require.NoError(t, <-ended)
+	require.NoFileExists(t, sock)
+}
+
+func TestPrintDemo(t *testing.T) {
+	rows := []demoRow{{Load: "write", Operations: 10, Bytes: 10 << 20, IOPS: 5, P50: 1.5, Verified: 10}}
+	var out bytes.Buffer
+	require.NoError(t, printDemo(&out, "text", rows, "a disk"))
+	require.Contains(t, out.String(), "verified blocks")
+	out.Reset()
+	require.NoError(t, printDemo(&out, "json", rows, "a disk"))
+	var got struct{ Rows []demoRow }
+	require.NoError(t, json.Unmarshal(out.Bytes(), &got))
+	require.Equal(t, rows, got.Rows)
+	rows[0].Errors = 1
+	require.Error(t, printDemo(&out, "text", rows, "a disk"), "errors make the demo fail")
+}
+
+// A disk that hangs does not keep SIGTERM from ending the process; status 1 tells
+// that requests were in flight. Run in a process of its own, since it ends it.
+func TestEndInTime(t *testing.T) {
+	if os.Getenv("ELEVISOR_TEST_HANG") != "" {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		endInTime(ctx, make(chan struct{}), zap.NewNop())
+		t.Fatal("went on")
+	}
+	c := exec.Command(os.Args[0], "-test.run=^TestEndInTime$")
+	c.Env = append(os.Environ(), "ELEVISOR_TEST_HANG=1")
+	out, err := c.CombinedOutput()
+	require.Equal(t, 1, c.ProcessState.ExitCode(), "%v", err)
+	require.NotContains(t, string(out), "went on")
+
+	over := make(chan struct{})
+	close(over)
+	endInTime(t.Context(), over, zap.NewNop()) // all went well: it goes away
+}

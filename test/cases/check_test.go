@@ -1,0 +1,138 @@
+package cases
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/internal/guest"
+)
+
+// finish holds what must hold after every case: the queue works or is broken in
+// the proper way, the other queues and the other disk do not mind, no byte has
+// changed that must not, and nothing is left behind.
+func (r *rig) finish() {
+	r.Helper()
+	if !r.broken {
+		assert.Zero(r, r.err.Take(), "the error descriptor was signalled")
+		r.works()
+	}
+	assert.Equal(r, r.used, r.ring.UsedIdx(), "used entries nobody asked for")
+	r.anotherQueueWorks()
+	r.server.neighbour.progress(r.T)
+	r.checkMemory()
+	r.checkImage()
+	if r.broken {
+		r.cure()
+	}
+	r.s.Close()
+	own := 3 + len(r.places) // eventfds, and files of memory
+	require.Eventually(r, func() bool { return openFDs(r.T)-own == r.server.fds }, patience, time.Millisecond,
+		"descriptors are left behind")
+	assert.LessOrEqual(r, r.server.log.FilterLevelExact(zap.WarnLevel).Len(), 10, "lines in the log")
+}
+
+// works reads a sector through queue 0.
+func (r *rig) works() {
+	r.Helper()
+	h, s := r.header(blk.TypeIn, 3), r.status()
+	head := r.post(h, W(512, other), s)
+	r.answered(head, OK, 513)
+	r.holds(other, r.sectors(3, 1))
+}
+
+// stopped is the end of queue 0: the error descriptor is signalled, and nothing
+// more is processed.
+func (r *rig) stopped() {
+	r.Helper()
+	require.True(r, r.err.Wait(patience), "the error descriptor of a broken queue was not signalled")
+	assert.Equal(r, uint64(1), r.err.Take())
+	r.broken = true
+	before := r.ring.UsedIdx()
+	for range 10 {
+		r.kick.Notify()
+		r.server.neighbour.progress(r.T)
+	}
+	assert.Equal(r, before, r.ring.UsedIdx(), "a broken queue went on")
+	assert.Zero(r, r.err.Take(), "the error descriptor was signalled again")
+}
+
+// anotherQueueWorks starts queue 1 and reads through it.
+func (r *rig) anotherQueueWorks() {
+	r.Helper()
+	const at = other + 0x10000
+	var fds [2]*eventfd.FD
+	for i := range fds {
+		var err error
+		fds[i], err = eventfd.New()
+		require.NoError(r, err)
+		defer fds[i].Close()
+	}
+	r.poke(at, make([]byte, 0x3000))
+	ring := guest.NewRing(r.mem, 8, at, at+0x1000, at+0x2000)
+	require.NoError(r, r.s.StartRing(1, guest.RingSetup{Ring: ring, Memory: r.mem, Kick: fds[0].Raw(), Call: fds[1].Raw(), Err: -1}))
+	h, s := r.headerAt(at+0x4000, blk.TypeIn, 0, 5), r.statusAt(at+0x4100)
+	for i, e := range []elem{h, W(512, at+0x5000), s} {
+		guest.PutDesc(ring.DescBytes(i), e.addr, e.n, e.flags|uint16(guest.DescNext)*uint16(1-i/2), uint16(i+1))
+	}
+	ring.SetHead(0, 0)
+	ring.SetAvail(1)
+	fds[0].Notify()
+	require.Eventually(r, func() bool { return ring.UsedIdx() == 1 }, patience, time.Millisecond, "queue 1 does not answer")
+	r.holds(at+0x4100, []byte{byte(OK)})
+	r.holds(at+0x5000, r.sectors(5, 1))
+	base, err := r.s.StopRing(1)
+	require.NoError(r, err)
+	assert.Equal(r, uint32(1), base)
+	r.may = append(r.may, span{at, at + 0x10000})
+}
+
+// cure stops the broken queue and sets it up anew.
+func (r *rig) cure() {
+	r.Helper()
+	_, err := r.s.StopRing(0)
+	require.NoError(r, err, "a broken queue must stop")
+	r.poke(regionA, make([]byte, 0x3000))
+	r.avail, r.used, r.desc = 0, 0, 0
+	clear(r.posted)
+	r.start(0)
+	r.works()
+}
+
+// checkMemory finds bytes that the device changed and had no right to.
+func (r *rig) checkMemory() {
+	r.Helper()
+	assert.NoError(r, r.mem.Intact())
+	for i, p := range r.places {
+		now, want := r.mem.Bytes(p.GPA, p.Size), r.shadow[i]
+		for _, s := range r.may {
+			from, to := max(s.from, p.GPA), min(s.to, p.GPA+p.Size)
+			if from < to && s.from < s.to {
+				copy(want[from-p.GPA:to-p.GPA], now[from-p.GPA:])
+			}
+		}
+		if !bytes.Equal(now, want) {
+			at := firstDifference(now, want)
+			r.Errorf("the device wrote %#02x to guest address %#x, where %#02x belongs", now[at], p.GPA+uint64(at), want[at])
+		}
+	}
+}
+
+// checkImage compares all of the image.
+func (r *rig) checkImage() {
+	r.Helper()
+	got := r.readImage()
+	require.Len(r, got, len(r.image), "size of the image")
+	for _, s := range r.unsure {
+		copy(got[s.from:s.to], r.image[s.from:s.to])
+	}
+	if !bytes.Equal(got, r.image) {
+		at := firstDifference(got, r.image)
+		r.Errorf("byte %d of the image (sector %d) is %#02x, want %#02x", at, at/512, got[at], r.image[at])
+	}
+}
