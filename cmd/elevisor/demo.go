@@ -81,7 +81,7 @@ func demo(ctx context.Context) (rows []demoRow, served string, err error) {
 	if err = makeImage(disk.Path, demoDisk); err != nil {
 		return nil, "", err
 	}
-	tune(1)
+	tune()
 	d, err := serve.Open([]serve.Disk{disk}, zap.NewNop())
 	if err != nil {
 		return nil, "", err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -80,7 +79,7 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	}
 	log := newLogger(f.verbose)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced
-	tune(len(specs))
+	tune()
 	d, err := serve.Open(specs, log)
 	if err != nil {
 		return err
@@ -140,16 +139,12 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 }
 
 // tune prepares the runtime: nothing is allocated per request, so collections are
-// left to the memory limit, and a loop that waits in the kernel must not keep the
-// control path from a processor.
-func tune(loops int) {
+// left to the memory limit.
+func tune() {
 	signal.Ignore(unix.SIGXFSZ) // a write past RLIMIT_FSIZE is EFBIG for its guest, not our end
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(-1)
 		debug.SetMemoryLimit(256 << 20)
-	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(loops+2, 4, runtime.NumCPU()))
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +42,7 @@ type served struct {
 // Open opens all disks and their sockets; with an error, none stays open.
 func Open(disks []Disk, log *zap.Logger) (*Daemon, error) {
 	d := &Daemon{log: log}
+	giveProcessors(len(disks))
 	ids := map[string]bool{}
 	for _, spec := range disks {
 		if spec.ID == "" {
@@ -61,6 +64,14 @@ func Open(disks []Disk, log *zap.Logger) (*Daemon, error) {
 		d.disks = append(d.disks, s)
 	}
 	return d, nil
+}
+
+// giveProcessors sees to it that a loop that waits in the kernel, and keeps its
+// processor of Go's while it does, leaves some for everybody else.
+func giveProcessors(loops int) {
+	if want := max(loops+2, 4); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < want {
+		runtime.GOMAXPROCS(want)
+	}
 }
 
 // defaultID names a disk after its image.

@@ -319,6 +319,7 @@ func orderOfStores(r *rig) {
 		return true
 	}
 	var watcher sync.WaitGroup
+	defer watcher.Wait() // it must not outlive the memory it watches
 	for sector := uint64(1); sector <= 1000; sector++ {
 		r.poke(B, bytes.Repeat([]byte{canary}, size))
 		chain := []elem{r.header(blk.TypeIn, sector), W(size, B), r.status()}
