@@ -217,3 +217,34 @@ func (d *Daemon) Close() {
 	}
 	d.disks, d.domains, d.images = nil, nil, nil
 }
+
+// find is the disk called id.
+func (d *Daemon) find(id string) (*served, error) {
+	ids := make([]string, 0, len(d.disks))
+	for _, s := range d.disks {
+		if s.spec.ID == id {
+			return s, nil
+		}
+		ids = append(ids, s.spec.ID)
+	}
+	return nil, fmt.Errorf("there is no disk %q; there are %s", id, strings.Join(ids, ", "))
+}
+
+// Switch replaces the scheduler of the disk's domain, under load; on an error the
+// old one goes on.
+func (d *Daemon) Switch(disk, name string) (Switched, error) {
+	s, err := d.find(disk)
+	if err != nil {
+		return Switched{}, err
+	}
+	return s.domain.switchTo(name)
+}
+
+// DomainStats are the statistics of the disk's domain.
+func (d *Daemon) DomainStats(disk string) (device.DomainStats, error) {
+	s, err := d.find(disk)
+	if err != nil {
+		return device.DomainStats{}, err
+	}
+	return s.domain.stats(), nil
+}
