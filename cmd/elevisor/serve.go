@@ -33,6 +33,7 @@ const endWithin = 900 * time.Millisecond
 
 type serveFlags struct {
 	disks        []string
+	domains      []string
 	socket       string
 	fd           int
 	file         string
@@ -52,7 +53,11 @@ func newServe() *cobra.Command {
 
 Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 
-` + serve.DiskKeys(),
+` + serve.DiskKeys() + `
+Disks on one physical disk share a scheduling domain, which is named after it;
+domain=private keeps a disk out. --domain describes one by its id:
+
+` + serve.DomainKeys(),
 		Example: "  elevisor serve --disk path=vm.img,socket=/run/vm.sock,cache=none,num-queues=2",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
@@ -63,6 +68,7 @@ Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 	fl.StringVarP(&f.file, "blk-file", "b", "", "the disk: a file or a block device")
 	fl.BoolVarP(&f.readOnly, "read-only", "r", false, "the guest cannot write")
 	fl.StringArrayVar(&f.disks, "disk", nil, "a disk as KEY=VALUE,... ; may be repeated")
+	fl.StringArrayVar(&f.domains, "domain", nil, "a scheduling domain as KEY=VALUE,... ; may be repeated")
 	fl.BoolVarP(&f.capabilities, "print-capabilities", "c", false, "print what this program can do, as JSON, and exit")
 	fl.BoolVar(&f.verbose, "verbose", false, "log every vhost-user message")
 	return c
@@ -80,7 +86,13 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	log := newLogger(f.verbose)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced
 	tune()
-	d, err := serve.Open(specs, log)
+	domains := make([]serve.Domain, len(f.domains))
+	for i, s := range f.domains {
+		if domains[i], err = serve.ParseDomain(s); err != nil {
+			return err
+		}
+	}
+	d, err := serve.Open(specs, domains, log)
 	if err != nil {
 		return err
 	}
