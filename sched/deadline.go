@@ -28,7 +28,7 @@ type Deadline struct {
 	n      int
 
 	// All levels share these, as in the kernel.
-	dir      int   // of the last request
+	dir      int   // of the last request; at first, as if it had been a write
 	batching int64 // requests since the last decision
 	starved  int64 // decisions for reads since the last for writes
 
@@ -259,7 +259,6 @@ func (d *Deadline) expiry(dir int) blk.Instant {
 func (d *Deadline) take(p *level, c choice, now blk.Instant) *blk.Request {
 	if c.fresh {
 		d.dir, d.batching = c.dir, 0
-		d.counts.Batches++
 		switch {
 		case c.passed:
 			d.starved++
@@ -267,6 +266,9 @@ func (d *Deadline) take(p *level, c choice, now blk.Instant) *blk.Request {
 		case c.dir == write:
 			d.starved = 0
 		}
+	}
+	if d.batching == 0 {
+		d.counts.Batches++
 	}
 	if c.expired {
 		d.counts.Expired++
