@@ -17,6 +17,15 @@ const (
 	byEnd
 )
 
+// scope is what the parts of one group have in common.
+type scope uint8
+
+const (
+	withinDomain scope = iota
+	withinDevice
+	withinSource
+)
+
 // merger finds, among the queued groups, the neighbours of a new request. A
 // scheduler has one for all its queues, or one for each.
 //
@@ -34,8 +43,8 @@ type merger struct {
 	// noFront skips the index of starts, as front_merges=0 does in the kernel; the
 	// hit may still be preceded.
 	noFront bool
-	// perSource keeps groups within one Source.
-	perSource bool
+	// within bounds what may meet in one group.
+	within scope
 
 	// Groups by their edges, newest first. Groups that were given up stay until
 	// they are complete, to tell a merge that came too late from none.
@@ -122,7 +131,16 @@ func (m *merger) search(r *blk.Request, at blk.Sector, by int, except *blk.Reque
 
 // near says whether g and r could be neighbours.
 func (m *merger) near(g, r *blk.Request) bool {
-	return g.Disk == r.Disk && (!m.perSource || g.Source == r.Source)
+	if g.Disk != r.Disk {
+		return false
+	}
+	switch m.within {
+	case withinDevice:
+		return g.Source.Device == r.Source.Device
+	case withinSource:
+		return g.Source == r.Source
+	}
+	return true
 }
 
 // permits says whether g, which adjoins r's group, may take it in, and counts a
