@@ -171,6 +171,15 @@ func TestLive_do(t *testing.T) {
 	})
 }
 
+// A loop that could not even make its waiter may be stopped like any other.
+func TestLive_noWaiter(t *testing.T) {
+	l := NewLoop(&sched.None{}, 1)
+	l.mail, l.quit, l.ended = make(chan func()), make(chan struct{}), make(chan struct{})
+	close(l.ended)
+	l.Stop()
+	require.ErrorIs(t, l.Do(func() {}), errEnded)
+}
+
 func TestLive_setupFails(t *testing.T) {
 	l := NewLoop(&sched.None{}, 1)
 	err := l.Start(EngineAuto, clock.Start().Now, nil, func(backend.Host) error { return unix.EIO })
