@@ -202,6 +202,40 @@ func TestLoop_memoryWithoutRing(t *testing.T) {
 	require.True(t, answered)
 }
 
+// The same with a request in flight: the broken ring still gets its chain back, so
+// its memory must stay mapped until the queue has stopped.
+func TestLoop_memoryWithoutRingInFlight(t *testing.T) {
+	r := newRig(t, none(), nil)
+	fd, first, err := shm.Create("test", 1<<20, shm.Region{GPA: memBase, Size: 1 << 20, UVA: memBase})
+	require.NoError(t, err)
+	closeFD(t, fd)
+	table, err := shm.NewMemory([]*shm.Mapping{first})
+	require.NoError(t, err)
+	first.Release()
+	require.NoError(t, r.dev.SetMemory(table))
+	table.Release()
+	r.bytes = first.Bytes()
+	r.layout()
+	r.disk.hold = true
+	r.start()
+	_, status := r.request(blk.TypeIn, 0, 1)
+	r.kick()
+	r.step()
+	empty, err := shm.NewMemory(nil)
+	require.NoError(t, err)
+	require.NoError(t, r.dev.SetMemory(empty))
+	empty.Release()
+	require.EqualValues(t, 1, r.errs)
+	r.disk.complete(0)
+	r.step()
+	require.NotNil(t, first.Bytes(), "mapped until the queue has stopped")
+	require.EqualValues(t, 0, status[0])
+	r.reap(1)
+	_, answered := r.stop()
+	require.True(t, answered)
+	require.Nil(t, first.Bytes(), "and not longer")
+}
+
 // The guest's memory is cut under a running queue: the queue ends, the process and
 // the other queues live.
 func TestLoop_memoryVanishes(t *testing.T) {

@@ -84,20 +84,21 @@ func NewSplit(p Params) (*Split, error) {
 	return q, nil
 }
 
-// locate translates the ring's addresses. The parts must be aligned as the
-// specification asks, in the front-end's addresses and in ours.
+// locate translates the ring's addresses: all three or, with an error, none. The
+// parts must be aligned as the specification asks, in the front-end's addresses
+// and in ours.
 func (q *Split) locate(m *shm.Memory) error {
 	nd, na, nu := RingBytes(int(q.size))
-	for _, part := range []struct {
+	var at [3][]byte
+	for i, part := range [...]struct {
 		name  string
 		uva   uint64
 		n     int
 		align uint64
-		to    *[]byte
 	}{
-		{"descriptor table", q.p.Desc, nd, 16, &q.desc},
-		{"avail ring", q.p.Avail, na, 2, &q.avail},
-		{"used ring", q.p.Used, nu, 4, &q.used},
+		{"descriptor table", q.p.Desc, nd, 16},
+		{"avail ring", q.p.Avail, na, 2},
+		{"used ring", q.p.Used, nu, 4},
 	} {
 		b, ok := m.User(part.uva, uint64(part.n))
 		if !ok {
@@ -106,8 +107,9 @@ func (q *Split) locate(m *shm.Memory) error {
 		if part.uva%part.align != 0 || uint64(shm.Addr(b))%min(part.align, 4) != 0 {
 			return fmt.Errorf("%s at %#x is not aligned to %d", part.name, part.uva, part.align)
 		}
-		*part.to = b
+		at[i] = b
 	}
+	q.desc, q.avail, q.used = at[0], at[1], at[2]
 	return nil
 }
 
