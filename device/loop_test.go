@@ -454,6 +454,29 @@ func TestLoop_inflightRecord(t *testing.T) {
 	require.Nil(t, record.Bytes())
 }
 
+// Other back-ends make records of just the ring's size; one that is too short for
+// the ring refuses it.
+func TestDevice_foreignInflightRecord(t *testing.T) {
+	const header, entry = 16, 16
+	for entries, want := range map[int]string{ringSize: "", ringSize - 1: "room for 63 heads", 0: "room for 0 heads"} {
+		size := uint64(header + entries*entry)
+		fd, record, err := shm.Create("inflight", size, shm.Region{Size: size})
+		require.NoError(t, err)
+		closeFD(t, fd)
+		r := newRig(t, none(), nil)
+		require.NoError(t, r.dev.SetInflight(record, 1))
+		err = r.dev.Start(0, r.params)
+		if want == "" {
+			require.NoError(t, err)
+			r.stop()
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+		require.NoError(t, r.dev.SetInflight(nil, 0))
+		record.Release()
+	}
+}
+
 func TestDevice_refusesOptions(t *testing.T) {
 	r := newRig(t, none(), nil)
 	for want, change := range map[string]func(o *Options){
