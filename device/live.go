@@ -161,8 +161,8 @@ func (l *Loop) Do(fn func()) error {
 	}
 }
 
-// Stop ends the loop's goroutine. The devices' queues are stopped already; what is
-// still on a disk is waited for by that disk's Close.
+// Stop ends the loop's goroutine. The devices' queues are stopped already; requests
+// that a disk has kept in spite of that are abandoned (backend.Backend, Close).
 func (l *Loop) Stop() {
 	if l.mail == nil {
 		return
