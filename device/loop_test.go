@@ -485,7 +485,7 @@ func TestDevice_refusesOptions(t *testing.T) {
 		"queue-size=100 is not a power":           func(o *Options) { o.QueueSize = 100 },
 		"seg-max=9999 is out of range":            func(o *Options) { o.SegMax = 9999 },
 		"not below 2^31":                          func(o *Options) { o.SizeMax, o.SegMax = 1<<30, 2 },
-		"serial=21":                               func(o *Options) { o.Serial = "123456789012345678901" },
+		"has 21 bytes, at most 20":                func(o *Options) { o.Serial = "123456789012345678901" },
 		"lies outside the image":                  func(o *Options) { o.Offset = 2048 },
 		"lies outside":                            func(o *Options) { o.Offset, o.Size = 2000, 100 },
 	} {
