@@ -57,9 +57,6 @@ func Layout(size int) (avail, used, total int) {
 	return nd, used, used + nu
 }
 
-// Free is how many descriptors are unused.
-func (d *Driver) Free() int { return len(d.free) }
-
 // Add puts a chain of elems into the ring, not yet visible to the device, and
 // returns its head; ok is false, and nothing done, where it does not fit.
 func (d *Driver) Add(elems []Elem) (head uint16, ok bool) {

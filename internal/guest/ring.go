@@ -46,12 +46,6 @@ func (r Ring) SetAvail(idx uint16) {
 	shm.Fence()
 }
 
-// AvailIdx is avail.idx.
-func (r Ring) AvailIdx() uint16 { return shm.Load16(r.Avail.Bytes, 2) }
-
-// SetAvailFlags writes avail.flags: 1 asks for no calls, where EVENT_IDX is off.
-func (r Ring) SetAvailFlags(v uint16) { shm.Store16(r.Avail.Bytes, 0, v) }
-
 // SetUsedEvent writes the used index beyond which the driver wants a call.
 func (r Ring) SetUsedEvent(v uint16) {
 	shm.Fence()
