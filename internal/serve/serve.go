@@ -79,8 +79,7 @@ func defaultID(path string) string {
 	if kind, _, ok := strings.Cut(path, ":"); ok && (kind == "mem" || kind == "null") {
 		return kind
 	}
-	id := filepath.Base(path)
-	return id[:min(len(id), blk.IDSize)]
+	return filepath.Base(path)
 }
 
 func open(spec Disk, log *zap.Logger) (_ *served, err error) {
