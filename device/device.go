@@ -65,14 +65,17 @@ func New(o Options) (*Device, error) {
 		return nil, fmt.Errorf("disk %s: %w", o.ID, err)
 	}
 	d.announce()
+	lanes := make([]meter, len(d.o.Loops))
 	for i := range d.o.NumQueues {
 		q := &queue{
-			loop:   d.o.Loops[i%len(d.o.Loops)],
-			source: blk.Source{Device: d.o.Index, Queue: uint16(i)},
-			disk:   d.o.Disk,
-			prio:   d.o.Prio,
-			name:   fmt.Sprintf("disk %s queue %d", d.o.ID, i),
-			log:    d.warn,
+			loop:    d.o.Loops[i%len(lanes)],
+			lane:    &lanes[i%len(lanes)],
+			latency: newHistograms(),
+			source:  blk.Source{Device: d.o.Index, Queue: uint16(i)},
+			disk:    d.o.Disk,
+			prio:    d.o.Prio,
+			name:    fmt.Sprintf("disk %s queue %d", d.o.ID, i),
+			log:     d.warn,
 		}
 		if err := q.loop.Do(func() { q.loop.queues = append(q.loop.queues, q) }); err != nil {
 			return nil, err
@@ -335,10 +338,19 @@ func (d *Device) Stop(i int, done func(base uint32)) {
 	}
 }
 
-// Stats sums the statistics of the device's queues.
-func (d *Device) Stats() (sum QueueStats) {
-	_ = d.each(func(q *queue) { sum.Add(&q.stats) }) // an ended loop has nothing to add
-	return sum
+// Stats copies the statistics of the device and of each of its queues. A device
+// whose queues are spread over several loops was busy at least as long as each of
+// them; which is what IOTime then says.
+func (d *Device) Stats() (sum Stats, queues []Stats) {
+	queues = make([]Stats, len(d.queues))
+	_ = d.each(func(q *queue) { // an ended loop has nothing to add
+		queues[q.source.Queue] = q.snapshot(q.loop.now)
+		sum.IOTime = max(sum.IOTime, uint64(q.lane.total(q.loop.now)))
+	})
+	for i := range queues {
+		sum.Add(&queues[i])
+	}
+	return sum, queues
 }
 
 // do runs fn for queue i on its loop. A loop that has ended has no queues left.

@@ -87,7 +87,7 @@ func (l *Loop) run(engine Engine, now func() blk.Instant, setup func(backend.Hos
 	}
 	l.waiter = w
 	if setup != nil {
-		err = setup(backend.Host{Ring: ring, Wakeup: w.Wakeup, Depth: l.depth})
+		err = setup(backend.Host{Ring: ring, Wakeup: w.Wakeup, Depth: l.depthMax})
 	}
 	ready <- err
 	if err == nil {

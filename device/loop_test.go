@@ -35,10 +35,11 @@ func TestLoop_readWriteFlush(t *testing.T) {
 	require.Equal(t, []uint32{3*512 + 1}, r.reap(1))
 	require.EqualValues(t, 0, status[0])
 	require.Equal(t, r.disk.data[4*512:7*512], data)
-	s := r.dev.Stats()
-	require.EqualValues(t, 1, s.Op[blk.OpRead].Ops)
-	require.EqualValues(t, 1024, s.Op[blk.OpWrite].Bytes)
-	require.EqualValues(t, 1, s.Op[blk.OpFlush].Ops)
+	s, queues := r.dev.Stats()
+	require.Equal(t, OpStats{IOs: 1, Sectors: 3}, s.Op[blk.OpRead])
+	require.Equal(t, OpStats{IOs: 1, Sectors: 2}, s.Op[blk.OpWrite])
+	require.Equal(t, OpStats{IOs: 1}, s.Op[blk.OpFlush])
+	require.Equal(t, s.Op, queues[0].Op)
 }
 
 // rust-vmm/vhost issue 247: a kick that comes before the ring is enabled, or
@@ -197,7 +198,7 @@ func TestLoop_memoryWithoutRing(t *testing.T) {
 	r.step()
 	r.reap(0)
 	require.EqualValues(t, 1, r.errs)
-	require.EqualValues(t, 1, r.dev.Stats().Broken)
+	require.EqualValues(t, 1, r.stats().Broken)
 	_, answered := r.stop()
 	require.True(t, answered)
 }
@@ -445,7 +446,7 @@ func TestLoop_noAllocations(t *testing.T) {
 	turn := turnOf(r, 5)
 	turn()
 	require.Zero(t, testing.AllocsPerRun(200, turn))
-	require.EqualValues(t, 5*202, r.dev.Stats().Op[blk.OpRead].Ops)
+	require.EqualValues(t, 5*202, r.stats().Op[blk.OpRead].IOs)
 }
 
 // turnOf is one turn of a guest with depth requests, without an allocation of the

@@ -123,7 +123,7 @@ func TestServeAndBench(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, out, "IOPS=")
 	_, err = run(t.Context(), "bench", "--socket-path", sock, "--numjobs=3")
-	require.ErrorContains(t, err, "numjobs=3")
+	require.ErrorContains(t, err, "3 queues wanted, the server has 2")
 	stop()
 	require.NoError(t, <-ended)
 	require.NoFileExists(t, sock)

@@ -246,16 +246,6 @@ func TestQueueGoesOn(t *testing.T) {
 	})
 }
 
-func TestQueueAllocatesNothing(t *testing.T) {
-	g := newGuest(t, Options{QueueSize: 16, Depth: 4, Segments: 2}, DefaultFeatures)
-	startToy(t, g)
-	q := g.queues[0]
-	data := slotData(q)
-	churn(t, q, data, 100)
-	allocs := testing.AllocsPerRun(5, func() { churn(t, q, data, 2000) })
-	assert.Less(t, allocs, 20.0, "2000 requests; the slice and the closure of churn itself are allowed")
-}
-
 func TestWaitEnds(t *testing.T) {
 	for _, poll := range []bool{false, true} {
 		g := newGuest(t, Options{QueueSize: 16, Poll: poll}, DefaultFeatures)

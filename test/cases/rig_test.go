@@ -3,9 +3,7 @@ package cases
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -297,7 +295,7 @@ func (r *rig) post(elems ...elem) (head uint16) {
 // next is the next used entry, called for. Each available head may come once.
 func (r *rig) next() (head uint16, written uint32) {
 	r.Helper()
-	require.Eventually(r, func() bool { return r.ring.UsedIdx() != r.used }, patience, time.Millisecond, "no used entry")
+	until(r, "no used entry", func() bool { return r.ring.UsedIdx() != r.used })
 	require.True(r, r.call.Wait(patience), "a used entry without the call that was asked for")
 	r.call.Take()
 	return r.take()
@@ -342,8 +340,8 @@ func (r *rig) retired(head uint16) {
 // holds compares guest memory.
 func (r *rig) holds(addr uint64, want []byte) {
 	r.Helper()
-	if got := r.mem.Bytes(addr, uint64(len(want))); !bytes.Equal(got, want) {
-		at := firstDifference(got, want)
+	got := r.mem.Bytes(addr, uint64(len(want)))
+	if at := firstDifference(got, want); at >= 0 {
 		r.Errorf("guest memory at %#x is %#02x, want %#02x", addr+uint64(at), got[at], want[at])
 	}
 }
@@ -364,18 +362,15 @@ func fill(b []byte, v byte) {
 	}
 }
 
+// firstDifference is where a and b, of the same length, differ; -1 if nowhere.
 func firstDifference(a, b []byte) int {
+	if bytes.Equal(a, b) {
+		return -1
+	}
 	for i := range a {
 		if a[i] != b[i] {
 			return i
 		}
 	}
 	return -1
-}
-
-// readImage is the image file.
-func (r *rig) readImage() []byte {
-	b, err := os.ReadFile(r.server.image)
-	require.NoError(r, err)
-	return b
 }
