@@ -92,11 +92,10 @@ func (f *serveFlags) run(c *cobra.Command) error {
 			return err
 		}
 	}
-	d, err := serve.Open(specs, domains, log)
 	over := make(chan struct{})
 	defer close(over)
 	go endInTime(c.Context(), over, log) // from here on: opening waits for locks, and for disks
-	d, err := serve.Open(specs, log)
+	d, err := serve.Open(specs, domains, log)
 	if err != nil {
 		return err
 	}
