@@ -55,7 +55,9 @@ type Backend interface {
 	// Wake is the next completion of a simulated disk; Never for real ones, which
 	// wake the loop themselves.
 	Wake() blk.Instant
-	// Close detaches. Nothing is in flight.
+	// Close detaches. Requests that are in flight all the same, because a disk does
+	// not answer, are never given back: an error says so, and what the system may
+	// still write to stays mapped.
 	Close() error
 }
 

@@ -92,13 +92,13 @@ func (f *serveFlags) run(c *cobra.Command) error {
 			return err
 		}
 	}
+	over := make(chan struct{})
+	defer close(over)
+	go endInTime(c.Context(), over, log) // from here on: opening waits for locks, and for disks
 	d, err := serve.Open(specs, domains, log)
 	if err != nil {
 		return err
 	}
-	over := make(chan struct{})
-	defer close(over)
-	go endInTime(c.Context(), over, log)
 	err = d.Run(c.Context())
 	log.Info("ended")
 	return err
@@ -114,7 +114,7 @@ func endInTime(ctx context.Context, over <-chan struct{}, log *zap.Logger) {
 	select {
 	case <-over:
 	case <-time.After(endWithin):
-		log.Error("a disk does not answer; ended with requests in flight")
+		log.Error("a disk does not answer; ended without waiting for it")
 		os.Exit(1)
 	}
 }
@@ -138,8 +138,10 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 		return specs, nil
 	case f.file == "":
 		return nil, errors.New("--blk-file is missing")
-	case c.Flags().Changed("fd") && f.fd < 0:
-		return nil, fmt.Errorf("--fd=%d is not a file descriptor", f.fd)
+	case c.Flags().Changed("fd") && f.fd < 3:
+		// Whatever is opened next would get the number of a standard stream that we
+		// took over, and with it all that is logged: an image, or a guest's socket.
+		return nil, fmt.Errorf("--fd=%d: want a descriptor from 3 on, which is none of the standard streams", f.fd)
 	case (f.socket == "") == !c.Flags().Changed("fd"):
 		return nil, errors.New("give one of --socket-path and --fd")
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/virtqueue"
 )
 
 // Disk is what an operator says of one disk. The zero value of a field is its
@@ -63,9 +65,9 @@ var diskKeys = []key[Disk]{
 	{"fd", "N", number(3, 1<<20, func(d *Disk) *int { return &d.FD })},
 	{"read-only", "on|off", flag(func(d *Disk, on bool) { d.ReadOnly = on })},
 	{"serial", "TEXT", text(func(d *Disk) *string { return &d.Serial })},
-	{"num-queues", "N", number(1, 256, func(d *Disk) *int { return &d.NumQueues })},
-	{"queue-size", "N", number(1, 32768, func(d *Disk) *int { return &d.QueueSize })},
-	{"seg-max", "N", number(1, 4094, func(d *Disk) *int { return &d.SegMax })},
+	{"num-queues", "N", number(1, device.MaxQueues, func(d *Disk) *int { return &d.NumQueues })},
+	{"queue-size", "N", number(1, virtqueue.MaxSize, func(d *Disk) *int { return &d.QueueSize })},
+	{"seg-max", "N", number(1, virtqueue.MaxChain-2, func(d *Disk) *int { return &d.SegMax })},
 	{"size-max", "BYTES", number(1, 1<<31-1, func(d *Disk) *int { return &d.SizeMax })},
 	{"logical-block-size", "BYTES", number(512, 65536, func(d *Disk) *int { return &d.LogicalBlock })},
 	{"physical-block-size", "BYTES", number(512, 1<<20, func(d *Disk) *int { return &d.PhysicalBlock })},

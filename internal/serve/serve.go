@@ -138,8 +138,7 @@ func defaultID(path string) string {
 		kind, _, _ := strings.Cut(path, ":")
 		return kind
 	}
-	id := filepath.Base(path)
-	return id[:min(len(id), blk.IDSize)]
+	return filepath.Base(path)
 }
 
 // open makes the device, on the loops of its domain, and its socket.
