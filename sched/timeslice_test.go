@@ -35,6 +35,7 @@ type world struct {
 	now    blk.Instant
 	guests []*guest
 	depth  int
+	image  blk.Disk
 	disk   []*blk.Request
 	done   blk.Instant // of disk[0]
 	seq    uint64
@@ -46,7 +47,7 @@ func (w *world) insert(g *guest, r *blk.Request) {
 	}
 	g.queued++
 	w.seq++
-	r.Source, r.Slot, r.Arrive, r.Seq = g.src, g, w.now, w.seq
+	r.Disk, r.Source, r.Slot, r.Arrive, r.Seq = &w.image, g.src, g, w.now, w.seq
 	r.Sector, r.Sectors = blk.Sector(w.seq)*1000, 8 // nothing adjoins
 	r.Flags, r.Merged = 0, nil
 	w.s.Insert(w.now, r)
@@ -163,20 +164,29 @@ func TestTimeslice_boundedWait(t *testing.T) {
 
 func TestTimeslice_allocatesNothing(t *testing.T) {
 	s := sliced(t)
-	reqs := make([]blk.Request, 64)
-	now := blk.Instant(0)
+	reqs, now := requests(64), blk.Instant(0)
 	require.Zero(t, testing.AllocsPerRun(100, func() { cycle(s, reqs, &now) }))
 	require.Zero(t, s.Len())
 	require.NotZero(t, s.counts.Slices)
 }
 
-// cycle puts reqs, of four guests, through s.
+// requests are of four guests with two queues each; nothing adjoins.
+func requests(n int) []blk.Request {
+	disk, reqs := &blk.Disk{}, make([]blk.Request, n)
+	for i := range reqs {
+		reqs[i] = blk.Request{
+			Disk: disk, Source: blk.Source{Device: uint16(i & 3), Queue: uint16(i >> 2 & 1)},
+			Seq: uint64(i), Sector: blk.Sector(i) * 1000, Sectors: 8,
+		}
+	}
+	return reqs
+}
+
+// cycle puts reqs through s, one at a time on the disk.
 func cycle(s Scheduler, reqs []blk.Request, now *blk.Instant) {
 	for i := range reqs {
-		r := &reqs[i]
-		r.Source = blk.Source{Device: uint16(i & 3), Queue: uint16(i >> 2 & 1)}
-		r.Arrive, r.Seq, r.Sector, r.Sectors = *now, uint64(i), blk.Sector(i)*1000, 8
-		s.Insert(*now, r)
+		reqs[i].Arrive = *now
+		s.Insert(*now, &reqs[i])
 	}
 	for range reqs {
 		r := s.Dispatch(*now)
@@ -188,7 +198,7 @@ func cycle(s Scheduler, reqs []blk.Request, now *blk.Instant) {
 func BenchmarkTimeslice(b *testing.B) {
 	for _, depth := range []int{1, 32, 256} {
 		b.Run(fmt.Sprint(depth), func(b *testing.B) {
-			s, reqs, now := sliced(b), make([]blk.Request, depth), blk.Instant(0)
+			s, reqs, now := sliced(b), requests(depth), blk.Instant(0)
 			b.ReportAllocs()
 			for b.Loop() {
 				cycle(s, reqs, &now)
