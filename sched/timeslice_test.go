@@ -28,9 +28,9 @@ type guest struct {
 	worst  blk.Instant // longest time without a dispatch while something was queued
 }
 
-// world is a disk that serves one request at a time, in the order it gets them, and
+// station is a disk that serves one request at a time, in the order it gets them, and
 // holds at most depth; and guests that keep a scheduler busy.
-type world struct {
+type station struct {
 	s      Scheduler
 	now    blk.Instant
 	guests []*guest
@@ -41,7 +41,7 @@ type world struct {
 	seq    uint64
 }
 
-func (w *world) insert(g *guest, r *blk.Request) {
+func (w *station) insert(g *guest, r *blk.Request) {
 	if g.queued == 0 {
 		g.since = w.now
 	}
@@ -53,7 +53,7 @@ func (w *world) insert(g *guest, r *blk.Request) {
 	w.s.Insert(w.now, r)
 }
 
-func (w *world) run(until blk.Instant) {
+func (w *station) run(until blk.Instant) {
 	for _, g := range w.guests {
 		g.reqs = make([]blk.Request, g.depth)
 		for i := range g.reqs {
@@ -74,7 +74,7 @@ func (w *world) run(until blk.Instant) {
 	}
 }
 
-func (w *world) fill() {
+func (w *station) fill() {
 	for len(w.disk) < w.depth {
 		r := w.s.Dispatch(w.now)
 		if r == nil {
@@ -91,7 +91,7 @@ func (w *world) fill() {
 	}
 }
 
-func (w *world) finish() {
+func (w *station) finish() {
 	w.now = w.done
 	r := w.disk[0]
 	w.disk = w.disk[1:]
@@ -115,7 +115,7 @@ func sliced(t require.TestingT, knobs ...string) *Timeslice {
 
 // SL-012: one greedy guest of two. The law holds where a slice is long against a
 // request: what overruns its slice is not charged.
-func TestTimeslice_SL012(t *testing.T) {
+func TestSL012_greedyGuest(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		large, small blk.Instant // cost of 1 MiB, of 4 KiB
@@ -129,7 +129,7 @@ func TestTimeslice_SL012(t *testing.T) {
 			s := sliced(t, c.knobs...)
 			greedy := &guest{src: blk.Source{Device: 1}, depth: 256, cost: c.large}
 			modest := &guest{src: blk.Source{Device: 2}, depth: 1, cost: c.small}
-			w := &world{s: s, guests: []*guest{greedy, modest}, depth: 1}
+			w := &station{s: s, guests: []*guest{greedy, modest}, depth: 1}
 			w.run(10_000 * ms)
 			share := float64(modest.served) / float64(modest.served+greedy.served)
 			t.Logf("share %.3f, worst wait %d us, %+v", share, modest.worst/us, s.counts)
@@ -146,7 +146,7 @@ func TestTimeslice_boundedWait(t *testing.T) {
 		extend := rapid.IntRange(1, 5).Draw(t, "max")
 		s := sliced(t, "time_slice_us", fmt.Sprint(slice), "slice_extend_max", fmt.Sprint(extend),
 			"slice_by", pick("by", sliceByNames...), "extend", pick("extend", extendNames...), "empty", pick("empty", emptyNames...))
-		w := &world{s: s, depth: rapid.IntRange(1, 4).Draw(t, "room")}
+		w := &station{s: s, depth: rapid.IntRange(1, 4).Draw(t, "room")}
 		cost := blk.Instant(rapid.IntRange(1, 3000).Draw(t, "cost")) * us
 		n := rapid.IntRange(1, 70).Draw(t, "guests")
 		for i := range n {

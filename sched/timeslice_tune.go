@@ -74,19 +74,19 @@ func (t *Timeslice) Set(name, value string) error {
 		}
 		return err
 	case "slice_by":
-		n, err := choice(name, value, sliceByNames)
+		n, err := word(name, value, sliceByNames)
 		if err == nil && sliceBy(n) != t.by {
 			t.move(t.slice, sliceBy(n))
 		}
 		return err
 	case "extend":
-		n, err := choice(name, value, extendNames)
+		n, err := word(name, value, extendNames)
 		if err == nil {
 			t.extend = extendRule(n)
 		}
 		return err
 	case "empty":
-		n, err := choice(name, value, emptyNames)
+		n, err := word(name, value, emptyNames)
 		if err == nil {
 			t.empty = emptyRule(n)
 		}
@@ -197,8 +197,8 @@ func number(name, value string, lo, hi uint64) (uint64, error) {
 	return n, nil
 }
 
-// choice finds value among names.
-func choice(name, value string, names []string) (int, error) {
+// word finds value among names.
+func word(name, value string, names []string) (int, error) {
 	if i := slices.Index(names, value); i >= 0 {
 		return i, nil
 	}
