@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/elevisor/elevisor/blk"
@@ -403,6 +404,10 @@ func drawConfig(t *rapid.T) *Config {
 // drawKnobs sets each knob to something valid, often an end of its range.
 func drawKnobs(t *rapid.T, s Scheduler) {
 	for _, i := range s.(Tunable).Tunables() {
+		if words := strings.Split(i.Valid, " or "); len(words) > 1 {
+			require.NoError(t, s.(Tunable).Set(i.Name, rapid.SampledFrom(words).Draw(t, i.Name)))
+			continue
+		}
 		var low, high int
 		if n, _ := fmt.Sscanf(i.Valid, "%d to %d", &low, &high); n < 2 || rapid.Bool().Draw(t, "as it is") {
 			continue

@@ -19,7 +19,9 @@ import "github.com/elevisor/elevisor/blk"
 //
 // from giving up the slice to having it again: a request that is on the disk when
 // the slice ends is waited for where the disk has room for one only. It is not
-// charged either: shares are equal where slices are long against requests.
+// charged either: shares are equal where slices are long against requests, and the
+// loop's depth is 1 or 2, so that an owner does not begin behind what the last one
+// has left in the disk's own queue.
 //
 // Keys take turns in the order in which they were first seen. time_slice_us=0 is
 // None, by the same code. Make one with New.

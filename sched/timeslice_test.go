@@ -28,31 +28,46 @@ type guest struct {
 	worst  blk.Instant // longest time without a dispatch while something was queued
 }
 
+<<<<<<< HEAD
+// station is a disk that serves one request at a time, in the order it gets them, and
+// holds at most depth; and guests that keep a scheduler busy.
+type station struct {
+=======
 // sliceWorld is a disk that serves one request at a time, in the order it gets them, and
 // holds at most depth; and guests that keep a scheduler busy.
 type sliceWorld struct {
+>>>>>>> refs/heads/b
 	s      Scheduler
 	now    blk.Instant
 	guests []*guest
 	depth  int
+	image  blk.Disk
 	disk   []*blk.Request
 	done   blk.Instant // of disk[0]
 	seq    uint64
 }
 
+<<<<<<< HEAD
+func (w *station) insert(g *guest, r *blk.Request) {
+=======
 func (w *sliceWorld) insert(g *guest, r *blk.Request) {
+>>>>>>> refs/heads/b
 	if g.queued == 0 {
 		g.since = w.now
 	}
 	g.queued++
 	w.seq++
-	r.Source, r.Slot, r.Arrive, r.Seq = g.src, g, w.now, w.seq
+	r.Disk, r.Source, r.Slot, r.Arrive, r.Seq = &w.image, g.src, g, w.now, w.seq
 	r.Sector, r.Sectors = blk.Sector(w.seq)*1000, 8 // nothing adjoins
 	r.Flags, r.Merged = 0, nil
 	w.s.Insert(w.now, r)
 }
 
+<<<<<<< HEAD
+func (w *station) run(until blk.Instant) {
+=======
 func (w *sliceWorld) run(until blk.Instant) {
+>>>>>>> refs/heads/b
 	for _, g := range w.guests {
 		g.reqs = make([]blk.Request, g.depth)
 		for i := range g.reqs {
@@ -73,7 +88,11 @@ func (w *sliceWorld) run(until blk.Instant) {
 	}
 }
 
+<<<<<<< HEAD
+func (w *station) fill() {
+=======
 func (w *sliceWorld) fill() {
+>>>>>>> refs/heads/b
 	for len(w.disk) < w.depth {
 		r := w.s.Dispatch(w.now)
 		if r == nil {
@@ -90,7 +109,11 @@ func (w *sliceWorld) fill() {
 	}
 }
 
+<<<<<<< HEAD
+func (w *station) finish() {
+=======
 func (w *sliceWorld) finish() {
+>>>>>>> refs/heads/b
 	w.now = w.done
 	r := w.disk[0]
 	w.disk = w.disk[1:]
@@ -114,7 +137,7 @@ func sliced(t require.TestingT, knobs ...string) *Timeslice {
 
 // SL-012: one greedy guest of two. The law holds where a slice is long against a
 // request: what overruns its slice is not charged.
-func TestTimeslice_SL012(t *testing.T) {
+func TestSL012_greedyGuest(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		large, small blk.Instant // cost of 1 MiB, of 4 KiB
@@ -128,7 +151,11 @@ func TestTimeslice_SL012(t *testing.T) {
 			s := sliced(t, c.knobs...)
 			greedy := &guest{src: blk.Source{Device: 1}, depth: 256, cost: c.large}
 			modest := &guest{src: blk.Source{Device: 2}, depth: 1, cost: c.small}
+<<<<<<< HEAD
+			w := &station{s: s, guests: []*guest{greedy, modest}, depth: 1}
+=======
 			w := &sliceWorld{s: s, guests: []*guest{greedy, modest}, depth: 1}
+>>>>>>> refs/heads/b
 			w.run(10_000 * ms)
 			share := float64(modest.served) / float64(modest.served+greedy.served)
 			t.Logf("share %.3f, worst wait %d us, %+v", share, modest.worst/us, s.counts)
@@ -145,7 +172,11 @@ func TestTimeslice_boundedWait(t *testing.T) {
 		extend := rapid.IntRange(1, 5).Draw(t, "max")
 		s := sliced(t, "time_slice_us", fmt.Sprint(slice), "slice_extend_max", fmt.Sprint(extend),
 			"slice_by", pick("by", sliceByNames...), "extend", pick("extend", extendNames...), "empty", pick("empty", emptyNames...))
+<<<<<<< HEAD
+		w := &station{s: s, depth: rapid.IntRange(1, 4).Draw(t, "room")}
+=======
 		w := &sliceWorld{s: s, depth: rapid.IntRange(1, 4).Draw(t, "room")}
+>>>>>>> refs/heads/b
 		cost := blk.Instant(rapid.IntRange(1, 3000).Draw(t, "cost")) * us
 		n := rapid.IntRange(1, 70).Draw(t, "guests")
 		for i := range n {
@@ -163,20 +194,29 @@ func TestTimeslice_boundedWait(t *testing.T) {
 
 func TestTimeslice_allocatesNothing(t *testing.T) {
 	s := sliced(t)
-	reqs := make([]blk.Request, 64)
-	now := blk.Instant(0)
+	reqs, now := requests(64), blk.Instant(0)
 	require.Zero(t, testing.AllocsPerRun(100, func() { cycle(s, reqs, &now) }))
 	require.Zero(t, s.Len())
 	require.NotZero(t, s.counts.Slices)
 }
 
-// cycle puts reqs, of four guests, through s.
+// requests are of four guests with two queues each; nothing adjoins.
+func requests(n int) []blk.Request {
+	disk, reqs := &blk.Disk{}, make([]blk.Request, n)
+	for i := range reqs {
+		reqs[i] = blk.Request{
+			Disk: disk, Source: blk.Source{Device: uint16(i & 3), Queue: uint16(i >> 2 & 1)},
+			Seq: uint64(i), Sector: blk.Sector(i) * 1000, Sectors: 8,
+		}
+	}
+	return reqs
+}
+
+// cycle puts reqs through s, one at a time on the disk.
 func cycle(s Scheduler, reqs []blk.Request, now *blk.Instant) {
 	for i := range reqs {
-		r := &reqs[i]
-		r.Source = blk.Source{Device: uint16(i & 3), Queue: uint16(i >> 2 & 1)}
-		r.Arrive, r.Seq, r.Sector, r.Sectors = *now, uint64(i), blk.Sector(i)*1000, 8
-		s.Insert(*now, r)
+		reqs[i].Arrive = *now
+		s.Insert(*now, &reqs[i])
 	}
 	for range reqs {
 		r := s.Dispatch(*now)
@@ -188,7 +228,7 @@ func cycle(s Scheduler, reqs []blk.Request, now *blk.Instant) {
 func BenchmarkTimeslice(b *testing.B) {
 	for _, depth := range []int{1, 32, 256} {
 		b.Run(fmt.Sprint(depth), func(b *testing.B) {
-			s, reqs, now := sliced(b), make([]blk.Request, depth), blk.Instant(0)
+			s, reqs, now := sliced(b), requests(depth), blk.Instant(0)
 			b.ReportAllocs()
 			for b.Loop() {
 				cycle(s, reqs, &now)
