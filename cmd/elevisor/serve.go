@@ -37,6 +37,7 @@ type serveFlags struct {
 	fd           int
 	file         string
 	readOnly     bool
+	control      string
 	capabilities bool
 	verbose      bool
 }
@@ -63,6 +64,7 @@ Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 	fl.StringVarP(&f.file, "blk-file", "b", "", "the disk: a file or a block device")
 	fl.BoolVarP(&f.readOnly, "read-only", "r", false, "the guest cannot write")
 	fl.StringArrayVar(&f.disks, "disk", nil, "a disk as KEY=VALUE,... ; may be repeated")
+	fl.StringVar(&f.control, "control-socket", "", "answer elevisor ctl on this UNIX socket")
 	fl.BoolVarP(&f.capabilities, "print-capabilities", "c", false, "print what this program can do, as JSON, and exit")
 	fl.BoolVar(&f.verbose, "verbose", false, "log every vhost-user message")
 	return c
@@ -83,6 +85,14 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	d, err := serve.Open(specs, log)
 	if err != nil {
 		return err
+	}
+	if f.control != "" {
+		end, err := serveControl(c.Context(), f.control, d, log)
+		if err != nil {
+			d.Close()
+			return err
+		}
+		defer end()
 	}
 	over := make(chan struct{})
 	defer close(over)
