@@ -86,6 +86,9 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	over := make(chan struct{})
+	defer close(over)
+	go endInTime(c.Context(), over, log)
 	if f.control != "" {
 		end, err := serveControl(c.Context(), f.control, d, log)
 		if err != nil {
@@ -94,9 +97,6 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		}
 		defer end()
 	}
-	over := make(chan struct{})
-	defer close(over)
-	go endInTime(c.Context(), over, log)
 	err = d.Run(c.Context())
 	log.Info("ended")
 	return err

@@ -66,9 +66,12 @@ func NewIostat(disk string, before, after [17]uint64, interval time.Duration) Io
 	for i := range d {
 		d[i] = after[i] - min(before[i], after[i])
 	}
-	rate := func(n uint64) float64 { return ratio(float64(n)*float64(time.Second), float64(interval)) }
+	// The order of operations is iostat's, whose unit of time is 10 ms, so that the
+	// last printed digit is the same.
+	hundredths := float64(interval) / float64(10*time.Millisecond)
+	rate := func(n uint64) float64 { return ratio(float64(n), hundredths) * 100 }
 	per := func(n, of uint64) float64 { return ratio(float64(n), float64(of)) }
-	merged := func(merges, ios uint64) float64 { return ratio(100*float64(merges), float64(merges+ios)) }
+	merged := func(merges, ios uint64) float64 { return ratio(float64(merges), float64(merges+ios)) * 100 }
 	return Iostat{
 		Disk:  disk,
 		TPS:   rate(d[readIOs] + d[writeIOs] + d[discardIOs]),
@@ -114,7 +117,7 @@ func WriteIostat(w io.Writer, disks []Iostat, extended bool) error {
 		}
 		print(" %7s %7s %7s %6s\n", "f/s", "f_await", "aqu-sz", "%util")
 	} else {
-		print(" %9s %12s %12s %12s %10s %10s %10s\n", "tps", "kB_read/s", "kB_wrtn/s", "kB_dscd/s", "kB_read", "kB_wrtn", "kB_dscd")
+		print(" %8s %12s %12s %12s %10s %10s %10s\n", "tps", "kB_read/s", "kB_wrtn/s", "kB_dscd/s", "kB_read", "kB_wrtn", "kB_dscd")
 	}
 	for _, d := range disks {
 		print("%-13s", d.Disk)

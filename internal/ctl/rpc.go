@@ -3,6 +3,7 @@ package ctl
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
@@ -136,7 +137,11 @@ func decode(params json.RawMessage, to any) *Error {
 	}
 	d := json.NewDecoder(bytes.NewReader(params))
 	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
+	err := d.Decode(to)
+	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) {
+		return &Error{InvalidParams, fmt.Sprintf("params: %s is no %v", wrong.Field, wrong.Type)}
+	}
+	if err != nil {
 		return &Error{InvalidParams, "params: " + err.Error()}
 	}
 	return nil
