@@ -64,7 +64,17 @@ func newCtl() *cobra.Command {
 		Short: "look at a running server and change it",
 		Long: `Talks to a server that was started with --control-socket. Anything that speaks
 JSON-RPC 2.0, one message a line, can do the same.`,
-		Args: cobra.NoArgs,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			var names []string
+			for _, sub := range c.Commands() {
+				names = append(names, sub.Name())
+			}
+			return fmt.Errorf("unknown command %q; there are: %s", args[0], strings.Join(names, ", "))
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			return oneOf("format", f.format, "text", "json")
 		},

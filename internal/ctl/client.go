@@ -22,7 +22,7 @@ const (
 
 // Call connects to the control socket at path, calls a method there, and reads its
 // result into result. What the server refuses is an *Error.
-func Call(ctx context.Context, path, method string, params, result any) error {
+func Call(ctx context.Context, path, method string, params map[string]string, result any) error {
 	ctx, stop := context.WithTimeout(ctx, callTime)
 	defer stop()
 	var d net.Dialer
@@ -49,11 +49,12 @@ func Call(ctx context.Context, path, method string, params, result any) error {
 }
 
 // call does one request on a connection.
-func call(c io.ReadWriter, method string, params, result any) error {
-	if params == nil {
-		params = struct{}{}
+func call(c io.ReadWriter, method string, params map[string]string, result any) error {
+	m := map[string]any{"jsonrpc": "2.0", "id": 1, "method": method}
+	if params != nil {
+		m["params"] = params
 	}
-	request := encode(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+	request := encode(m)
 	if len(request) >= requestMax {
 		return fmt.Errorf("a request of %d bytes; want at most %d", len(request), requestMax-1)
 	}
