@@ -227,24 +227,28 @@ func (f *ctlFlags) describe() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			var d struct {
 				ctl.Description
-				Domain ctl.DomainStat `json:"domain"`
-			}
-			if err := f.call(c, "describe", map[string]string{"disk": args[0]}, &d.Description); err != nil {
-				return err
+				Scheduler ctl.Scheduler  `json:"scheduler"`
+				Domain    ctl.DomainStat `json:"domain"`
 			}
 			var s ctl.Stat
-			if err := f.call(c, "stat", nil, &s); err != nil {
-				return err
+			disk := map[string]string{"disk": args[0]}
+			for _, q := range []struct {
+				method string
+				params map[string]string
+				result any
+			}{{"describe", disk, &d.Description}, {"scheduler", disk, &d.Scheduler}, {"stat", nil, &s}} {
+				if err := f.call(c, q.method, q.params, q.result); err != nil {
+					return err
+				}
 			}
-			for _, disk := range s.Disks {
-				for _, domain := range s.Domains {
-					if disk.Disk == args[0] && disk.Domain == domain.Domain {
-						d.Domain = domain
-					}
+			for _, domain := range s.Domains {
+				if domain.Domain == d.Scheduler.Domain {
+					d.Domain = domain
 				}
 			}
 			return f.print(c, d, func(w io.Writer) {
-				fmt.Fprintf(w, "disk %s, domain %s, scheduler %s\n%s", d.Disk, d.Domain.Domain, d.Domain.Scheduler, d.Text)
+				fmt.Fprintf(w, "domain %s: disks %s; scheduler %s: %s\n%s", d.Scheduler.Domain,
+					strings.Join(d.Scheduler.Disks, ", "), d.Scheduler.Active, d.Scheduler.Reason, d.Text)
 				_ = d.Domain.WriteText(w) // the writer keeps its error
 			})
 		},

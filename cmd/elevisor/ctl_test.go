@@ -62,7 +62,7 @@ func (h *house) Stat() (stats []ctl.DiskStat) {
 }
 
 func (h *house) Scheduler(disk string) (s ctl.Scheduler, err error) {
-	s = ctl.Scheduler{Domain: domains[disk], Active: h.active[domains[disk]], Available: elevators}
+	s = ctl.Scheduler{Domain: domains[disk], Active: h.active[domains[disk]], Available: elevators, Reason: "it spins"}
 	for _, d := range h.List() {
 		if d.Domain == s.Domain {
 			s.Disks = append(s.Disks, d.ID)

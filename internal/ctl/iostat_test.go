@@ -117,7 +117,8 @@ func iostat(t *testing.T, extended bool) (interval time.Duration, report []strin
 	require.NoError(t, err)
 	require.NoError(t, c.Start())
 	in := bufio.NewScanner(out)
-	for in.Scan() && !strings.HasPrefix(in.Text(), "vm/") { // the last disk of the first report
+	for seen := false; in.Scan() && !(seen && in.Text() == ""); { // to the end of the first report
+		seen = seen || strings.HasPrefix(in.Text(), "Device")
 	}
 	tick.Stat[readIOs] += ticks
 	after := reading(3)
