@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -19,7 +20,7 @@ const MaxQueues = 256
 // Options describe one guest's disk. Zero values take the default.
 type Options struct {
 	ID         string // for logs and statistics
-	Serial     string // at most 20 bytes; default: ID
+	Serial     string // at most 20 bytes; default: the first 20 of ID
 	Index      uint16 // number of the device in its domain, for blk.Source
 	Disk       *blk.Disk
 	Info       backend.Info // of that image
@@ -94,16 +95,16 @@ func (d *Device) warn(msg string, err error) {
 // defaults fills in what the options leave open and refuses what cannot be.
 func (d *Device) defaults() error {
 	o := &d.o
-	fill(&o.Serial, o.ID)
-	fill(&o.NumQueues, 1)
-	fill(&o.QueueSize, 128)
-	fill(&o.SegMax, max(o.QueueSize-2, 1))
-	fill(&o.MaxDiscardSeg, 1)
-	fill(&o.MaxWriteZeroesSeg, 1)
-	fill(&o.DiscardAlignment, blk.Sector(max(o.Info.DiscardAlign/blk.SectorSize, 1)))
+	o.Serial = cmp.Or(o.Serial, o.ID[:min(len(o.ID), blk.IDSize)])
+	o.NumQueues = cmp.Or(o.NumQueues, 1)
+	o.QueueSize = cmp.Or(o.QueueSize, 128)
+	o.SegMax = cmp.Or(o.SegMax, max(o.QueueSize-2, 1))
+	o.MaxDiscardSeg = cmp.Or(o.MaxDiscardSeg, 1)
+	o.MaxWriteZeroesSeg = cmp.Or(o.MaxWriteZeroesSeg, 1)
+	o.DiscardAlignment = cmp.Or(o.DiscardAlignment, blk.Sector(max(o.Info.DiscardAlign/blk.SectorSize, 1)))
 	longest := blk.Sector(1<<32-1) / o.DiscardAlignment * o.DiscardAlignment
-	fill(&o.MaxDiscard, longest)
-	fill(&o.MaxWriteZeroes, longest)
+	o.MaxDiscard = cmp.Or(o.MaxDiscard, longest)
+	o.MaxWriteZeroes = cmp.Or(o.MaxWriteZeroes, longest)
 	for _, c := range []struct {
 		key         string
 		v, min, max int
@@ -113,11 +114,13 @@ func (d *Device) defaults() error {
 		{"seg-max", o.SegMax, 1, virtqueue.MaxChain - 2},
 		{"size-max", o.SizeMax, 0, 1<<31 - 1},
 		{"max-discard-seg", o.MaxDiscardSeg, 1, 1024},
-		{"serial", len(o.Serial), 0, blk.IDSize},
 	} {
 		if c.v < c.min || c.v > c.max {
 			return fmt.Errorf("%s=%d is out of range %d to %d", c.key, c.v, c.min, c.max)
 		}
+	}
+	if len(o.Serial) > blk.IDSize {
+		return fmt.Errorf("serial=%s has %d bytes, at most %d", o.Serial, len(o.Serial), blk.IDSize)
 	}
 	if o.QueueSize&(o.QueueSize-1) != 0 {
 		return fmt.Errorf("queue-size=%d is not a power of two", o.QueueSize)
@@ -128,16 +131,9 @@ func (d *Device) defaults() error {
 	if o.Offset >= o.Info.Sectors || o.Size > o.Info.Sectors-o.Offset {
 		return fmt.Errorf("offset %d plus size %d bytes lies outside the image of %d bytes", o.Offset.Bytes(), o.Size.Bytes(), o.Info.Sectors.Bytes())
 	}
-	fill(&o.Size, o.Info.Sectors-o.Offset)
+	o.Size = cmp.Or(o.Size, o.Info.Sectors-o.Offset)
 	o.ReadOnly = o.ReadOnly || o.Info.ReadOnly
 	return nil
-}
-
-func fill[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // announce works out the feature bits, the configuration space and what requests
@@ -250,8 +246,8 @@ func (d *Device) SetMemory(m *shm.Memory) error {
 // SetInflight implements vhost.Device.
 func (d *Device) SetInflight(m *shm.Mapping, queues int) error {
 	if m != nil {
-		if queues < 1 || len(m.Bytes())/queues < virtqueue.InflightBytes(1) {
-			return fmt.Errorf("in-flight region of %d bytes is too small for %d queues", len(m.Bytes()), queues)
+		if queues < 1 {
+			return fmt.Errorf("in-flight region for %d queues, want at least 1", queues)
 		}
 		m.Retain()
 	}

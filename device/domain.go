@@ -18,13 +18,16 @@ const DepthMax = 1024
 
 // Switch replaces the scheduler while requests are queued and in flight: what is
 // queued moves over in the order of its arrival, unmerged; what is on the disk
-// completes at the scheduler that gave it up.
-func (l *Loop) Switch(s sched.Scheduler) {
+// completes at the scheduler that gave it up. It returns how many requests there
+// were of either.
+func (l *Loop) Switch(s sched.Scheduler) (queued, onDisk int) {
 	old := l.sched
 	l.sched = s
-	for _, r := range old.Drain(blk.AllSources, nil) {
+	moved := old.Drain(blk.AllSources, nil)
+	for _, r := range moved {
 		s.Insert(l.now, r)
 	}
+	return len(moved), l.inflight
 }
 
 // Scheduler is the present one. Lent, to be used within the Do that asked for it.

@@ -69,7 +69,9 @@ func TestSwitch(t *testing.T) {
 	r.kick()
 	r.step()
 	require.Len(t, r.disk.issued, 4)
-	r.loop.Switch(next)
+	queued, onDisk := r.loop.Switch(next)
+	require.Equal(t, 3, queued)
+	require.Equal(t, 4, onDisk)
 	require.Equal(t, 3, next.Len())
 	require.Zero(t, old.Len())
 	for len(r.disk.issued) > 0 {

@@ -183,13 +183,13 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 func (l *Loop) dispatch(now blk.Instant) (n int) {
 	for l.direct.Len() > 0 {
 		r := l.direct.Front()
-		if !l.submit(now, r, l.direct.Remove) {
+		if !l.submit(now, r, true) {
 			break
 		}
 		n++
 	}
 	for _, d := range l.disks {
-		if d.held != nil && l.submit(now, d.held, nil) {
+		if d.held != nil && l.submit(now, d.held, false) {
 			d.held = nil
 			l.inflight++
 			n++
@@ -205,7 +205,7 @@ func (l *Loop) dispatch(now blk.Instant) (n int) {
 			l.sched.Requeue(now, r)
 			break
 		}
-		if !l.submit(now, r, nil) {
+		if !l.submit(now, r, false) {
 			d.held = r
 			continue
 		}
@@ -215,20 +215,18 @@ func (l *Loop) dispatch(now blk.Instant) (n int) {
 	return n
 }
 
-// submit offers r to its disk. unlink, where given, takes r off its list first:
-// the links are the backend's as soon as it has the request.
-func (l *Loop) submit(now blk.Instant, r *blk.Request, unlink func(*blk.Request)) bool {
-	d := l.disks[r.Disk.Index]
-	direct := unlink != nil
+// submit offers r to its disk. A direct one leaves its list first: the links are
+// the backend's as soon as it has the request.
+func (l *Loop) submit(now blk.Instant, r *blk.Request, direct bool) bool {
 	if direct {
-		unlink(r)
+		l.direct.Remove(r)
 	}
 	r.Issue = now
 	s := r.Slot.(*slot)
 	if s.keeper = l.sched; direct {
 		s.keeper = nil
 	}
-	if d.Submit(now, r) {
+	if l.disks[r.Disk.Index].Submit(now, r) {
 		s.queue.inDisk++
 		return true
 	}

@@ -203,6 +203,40 @@ func TestLoop_memoryWithoutRing(t *testing.T) {
 	require.True(t, answered)
 }
 
+// The same with a request in flight: the broken ring still gets its chain back, so
+// its memory must stay mapped until the queue has stopped.
+func TestLoop_memoryWithoutRingInFlight(t *testing.T) {
+	r := newRig(t, none(), nil)
+	fd, first, err := shm.Create("test", 1<<20, shm.Region{GPA: memBase, Size: 1 << 20, UVA: memBase})
+	require.NoError(t, err)
+	closeFD(t, fd)
+	table, err := shm.NewMemory([]*shm.Mapping{first})
+	require.NoError(t, err)
+	first.Release()
+	require.NoError(t, r.dev.SetMemory(table))
+	table.Release()
+	r.bytes = first.Bytes()
+	r.layout()
+	r.disk.hold = true
+	r.start()
+	_, status := r.request(blk.TypeIn, 0, 1)
+	r.kick()
+	r.step()
+	empty, err := shm.NewMemory(nil)
+	require.NoError(t, err)
+	require.NoError(t, r.dev.SetMemory(empty))
+	empty.Release()
+	require.EqualValues(t, 1, r.errs)
+	r.disk.complete(0)
+	r.step()
+	require.NotNil(t, first.Bytes(), "mapped until the queue has stopped")
+	require.EqualValues(t, 0, status[0])
+	r.reap(1)
+	_, answered := r.stop()
+	require.True(t, answered)
+	require.Nil(t, first.Bytes(), "and not longer")
+}
+
 // The guest's memory is cut under a running queue: the queue ends, the process and
 // the other queues live.
 func TestLoop_memoryVanishes(t *testing.T) {
@@ -421,6 +455,29 @@ func TestLoop_inflightRecord(t *testing.T) {
 	require.Nil(t, record.Bytes())
 }
 
+// Other back-ends make records of just the ring's size; one that is too short for
+// the ring refuses it.
+func TestDevice_foreignInflightRecord(t *testing.T) {
+	const header, entry = 16, 16
+	for entries, want := range map[int]string{ringSize: "", ringSize - 1: "room for 63 heads", 0: "room for 0 heads"} {
+		size := uint64(header + entries*entry)
+		fd, record, err := shm.Create("inflight", size, shm.Region{Size: size})
+		require.NoError(t, err)
+		closeFD(t, fd)
+		r := newRig(t, none(), nil)
+		require.NoError(t, r.dev.SetInflight(record, 1))
+		err = r.dev.Start(0, r.params)
+		if want == "" {
+			require.NoError(t, err)
+			r.stop()
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+		require.NoError(t, r.dev.SetInflight(nil, 0))
+		record.Release()
+	}
+}
+
 func TestDevice_refusesOptions(t *testing.T) {
 	r := newRig(t, none(), nil)
 	for want, change := range map[string]func(o *Options){
@@ -429,7 +486,7 @@ func TestDevice_refusesOptions(t *testing.T) {
 		"queue-size=100 is not a power":           func(o *Options) { o.QueueSize = 100 },
 		"seg-max=9999 is out of range":            func(o *Options) { o.SegMax = 9999 },
 		"not below 2^31":                          func(o *Options) { o.SizeMax, o.SegMax = 1<<30, 2 },
-		"serial=21":                               func(o *Options) { o.Serial = "123456789012345678901" },
+		"has 21 bytes, at most 20":                func(o *Options) { o.Serial = "123456789012345678901" },
 		"lies outside the image":                  func(o *Options) { o.Offset = 2048 },
 		"lies outside":                            func(o *Options) { o.Offset, o.Size = 2000, 100 },
 	} {

@@ -270,11 +270,12 @@ func (q *queue) setMemory(m *shm.Memory) {
 		q.broke(q.ring.Break("memory table withdrawn"))
 		return
 	}
+	if err := q.ring.SetMemory(m); err != nil {
+		q.broke(err) // the ring is where it was, and its memory stays pinned until it stops
+		return
+	}
 	q.pinned.retire()
 	q.pinned = newPin(m)
-	if err := q.ring.SetMemory(m); err != nil {
-		q.broke(err)
-	}
 	q.hot = true
 }
 

@@ -82,7 +82,7 @@ func demo(ctx context.Context) (rows []demoRow, served string, err error) {
 		return nil, "", err
 	}
 	tune()
-	d, err := serve.Open([]serve.Disk{disk}, zap.NewNop())
+	d, err := serve.Open([]serve.Disk{disk}, nil, zap.NewNop())
 	if err != nil {
 		return nil, "", err
 	}

@@ -33,6 +33,7 @@ const endWithin = 900 * time.Millisecond
 
 type serveFlags struct {
 	disks        []string
+	domains      []string
 	socket       string
 	fd           int
 	file         string
@@ -53,7 +54,11 @@ func newServe() *cobra.Command {
 
 Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 
-` + serve.DiskKeys(),
+` + serve.DiskKeys() + `
+Disks on one physical disk share a scheduling domain, which is named after it;
+domain=private keeps a disk out. --domain describes one by its id:
+
+` + serve.DomainKeys(),
 		Example: "  elevisor serve --disk path=vm.img,socket=/run/vm.sock,cache=none,num-queues=2",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
@@ -65,6 +70,7 @@ Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 	fl.BoolVarP(&f.readOnly, "read-only", "r", false, "the guest cannot write")
 	fl.StringArrayVar(&f.disks, "disk", nil, "a disk as KEY=VALUE,... ; may be repeated")
 	fl.StringVar(&f.control, "control-socket", "", "answer elevisor ctl on this UNIX socket")
+	fl.StringArrayVar(&f.domains, "domain", nil, "a scheduling domain as KEY=VALUE,... ; may be repeated")
 	fl.BoolVarP(&f.capabilities, "print-capabilities", "c", false, "print what this program can do, as JSON, and exit")
 	fl.BoolVar(&f.verbose, "verbose", false, "log every vhost-user message")
 	return c
@@ -82,13 +88,19 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	log := newLogger(f.verbose)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced
 	tune()
-	d, err := serve.Open(specs, log)
-	if err != nil {
-		return err
+	domains := make([]serve.Domain, len(f.domains))
+	for i, s := range f.domains {
+		if domains[i], err = serve.ParseDomain(s); err != nil {
+			return err
+		}
 	}
 	over := make(chan struct{})
 	defer close(over)
-	go endInTime(c.Context(), over, log)
+	go endInTime(c.Context(), over, log) // from here on: opening waits for locks, and for disks
+	d, err := serve.Open(specs, domains, log)
+	if err != nil {
+		return err
+	}
 	if f.control != "" {
 		end, err := serveControl(c.Context(), f.control, d, log)
 		if err != nil {
@@ -112,7 +124,7 @@ func endInTime(ctx context.Context, over <-chan struct{}, log *zap.Logger) {
 	select {
 	case <-over:
 	case <-time.After(endWithin):
-		log.Error("a disk does not answer; ended with requests in flight")
+		log.Error("a disk does not answer; ended without waiting for it")
 		os.Exit(1)
 	}
 }
@@ -136,8 +148,10 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 		return specs, nil
 	case f.file == "":
 		return nil, errors.New("--blk-file is missing")
-	case c.Flags().Changed("fd") && f.fd < 0:
-		return nil, fmt.Errorf("--fd=%d is not a file descriptor", f.fd)
+	case c.Flags().Changed("fd") && f.fd < 3:
+		// Whatever is opened next would get the number of a standard stream that we
+		// took over, and with it all that is logged: an image, or a guest's socket.
+		return nil, fmt.Errorf("--fd=%d: want a descriptor from 3 on, which is none of the standard streams", f.fd)
 	case (f.socket == "") == !c.Flags().Changed("fd"):
 		return nil, errors.New("give one of --socket-path and --fd")
 	}

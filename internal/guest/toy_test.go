@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net"
 	"os"
@@ -36,7 +37,7 @@ type toy struct {
 func newGuest(t *testing.T, o Options, features uint64) *Guest {
 	t.Helper()
 	o.normalize()
-	o.Queues = or(o.Queues, 1)
+	o.Queues = cmp.Or(o.Queues, 1)
 	g := &Guest{opt: o, features: features, record: -1}
 	require.NoError(t, g.build())
 	t.Cleanup(g.Close)

@@ -12,6 +12,7 @@ import (
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/virtqueue"
 )
 
 // finish holds what must hold after every case: the queue works or is broken in
@@ -78,7 +79,7 @@ func (r *rig) anotherQueueWorks() {
 	require.NoError(r, r.s.StartRing(1, guest.RingSetup{Ring: ring, Memory: r.mem, Kick: fds[0].Raw(), Call: fds[1].Raw(), Err: -1}))
 	h, s := r.headerAt(at+0x4000, blk.TypeIn, 0, 5), r.statusAt(at+0x4100)
 	for i, e := range []elem{h, W(512, at+0x5000), s} {
-		guest.PutDesc(ring.DescBytes(i), e.addr, e.n, e.flags|uint16(guest.DescNext)*uint16(1-i/2), uint16(i+1))
+		virtqueue.PutDesc(ring.DescBytes(i), e.addr, e.n, e.flags|uint16(virtqueue.DescNext)*uint16(1-i/2), uint16(i+1))
 	}
 	ring.SetHead(0, 0)
 	ring.SetAvail(1)

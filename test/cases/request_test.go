@@ -350,7 +350,7 @@ func tinyImage(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "disk.img")
 		require.NoError(t, os.WriteFile(path, make([]byte, n), 0o600))
 		before := openFDs(t)
-		_, err := serve.Open([]serve.Disk{{Path: path, Socket: path + ".sock"}}, zap.NewNop())
+		_, err := serve.Open([]serve.Disk{{Path: path, Socket: path + ".sock"}}, nil, zap.NewNop())
 		assert.ErrorContains(t, err, "disk.img")
 		assert.NoFileExists(t, path+".sock")
 		assert.Equal(t, before, openFDs(t))

@@ -53,7 +53,7 @@ type elem struct {
 
 // R is an element that the device reads, W one that it writes.
 func R(n uint32, addr uint64) elem { return elem{addr, n, 0} }
-func W(n uint32, addr uint64) elem { return elem{addr, n, guest.DescWrite} }
+func W(n uint32, addr uint64) elem { return elem{addr, n, virtqueue.DescWrite} }
 
 // span is guest memory that the device may write.
 type span struct{ from, to uint64 }
@@ -236,18 +236,18 @@ func (r *rig) table(addr uint64, elems ...elem) elem {
 		r.describe(b[16*i:], e, i+1 < len(elems), uint16(i+1))
 	}
 	r.poke(addr, b)
-	return elem{addr, uint32(len(b)), guest.DescIndirect}
+	return elem{addr, uint32(len(b)), virtqueue.DescIndirect}
 }
 
 func (r *rig) describe(b []byte, e elem, more bool, next uint16) {
 	flags := e.flags
 	if more {
-		flags |= guest.DescNext
+		flags |= virtqueue.DescNext
 	} else {
 		next = 0
 	}
-	guest.PutDesc(b, e.addr, e.n, flags, next)
-	if e.flags&guest.DescWrite != 0 && e.flags&guest.DescIndirect == 0 {
+	virtqueue.PutDesc(b, e.addr, e.n, flags, next)
+	if e.flags&virtqueue.DescWrite != 0 && e.flags&virtqueue.DescIndirect == 0 {
 		r.may = append(r.may, span{e.addr, e.addr + uint64(e.n)})
 	}
 }

@@ -100,7 +100,7 @@ func indirectNext(r *rig) {
 
 func indirectWrite(r *rig) {
 	table := r.table(T, r.header(blk.TypeIn, 4), W(512, B), r.status())
-	table.flags |= guest.DescWrite
+	table.flags |= virtqueue.DescWrite
 	r.answered(r.post(table), OK, 513)
 	r.holds(B, r.sectors(4, 1))
 }

@@ -85,7 +85,7 @@ func startServer(t *testing.T, disk serve.Disk, image []byte) *server {
 	other := serve.Disk{ID: "neighbour", Path: file("other.img", sectorPattern(2048)), Socket: filepath.Join(dir, "o")}
 	core, logs := observer.New(zap.InfoLevel)
 	s.log = logs
-	d, err := serve.Open([]serve.Disk{disk, other}, zap.New(core))
+	d, err := serve.Open([]serve.Disk{disk, other}, nil, zap.New(core))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
