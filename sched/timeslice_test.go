@@ -28,15 +28,9 @@ type guest struct {
 	worst  blk.Instant // longest time without a dispatch while something was queued
 }
 
-<<<<<<< HEAD
 // station is a disk that serves one request at a time, in the order it gets them, and
 // holds at most depth; and guests that keep a scheduler busy.
 type station struct {
-=======
-// sliceWorld is a disk that serves one request at a time, in the order it gets them, and
-// holds at most depth; and guests that keep a scheduler busy.
-type sliceWorld struct {
->>>>>>> refs/heads/b
 	s      Scheduler
 	now    blk.Instant
 	guests []*guest
@@ -47,11 +41,7 @@ type sliceWorld struct {
 	seq    uint64
 }
 
-<<<<<<< HEAD
 func (w *station) insert(g *guest, r *blk.Request) {
-=======
-func (w *sliceWorld) insert(g *guest, r *blk.Request) {
->>>>>>> refs/heads/b
 	if g.queued == 0 {
 		g.since = w.now
 	}
@@ -63,11 +53,7 @@ func (w *sliceWorld) insert(g *guest, r *blk.Request) {
 	w.s.Insert(w.now, r)
 }
 
-<<<<<<< HEAD
 func (w *station) run(until blk.Instant) {
-=======
-func (w *sliceWorld) run(until blk.Instant) {
->>>>>>> refs/heads/b
 	for _, g := range w.guests {
 		g.reqs = make([]blk.Request, g.depth)
 		for i := range g.reqs {
@@ -88,11 +74,7 @@ func (w *sliceWorld) run(until blk.Instant) {
 	}
 }
 
-<<<<<<< HEAD
 func (w *station) fill() {
-=======
-func (w *sliceWorld) fill() {
->>>>>>> refs/heads/b
 	for len(w.disk) < w.depth {
 		r := w.s.Dispatch(w.now)
 		if r == nil {
@@ -109,11 +91,7 @@ func (w *sliceWorld) fill() {
 	}
 }
 
-<<<<<<< HEAD
 func (w *station) finish() {
-=======
-func (w *sliceWorld) finish() {
->>>>>>> refs/heads/b
 	w.now = w.done
 	r := w.disk[0]
 	w.disk = w.disk[1:]
@@ -151,11 +129,7 @@ func TestSL012_greedyGuest(t *testing.T) {
 			s := sliced(t, c.knobs...)
 			greedy := &guest{src: blk.Source{Device: 1}, depth: 256, cost: c.large}
 			modest := &guest{src: blk.Source{Device: 2}, depth: 1, cost: c.small}
-<<<<<<< HEAD
 			w := &station{s: s, guests: []*guest{greedy, modest}, depth: 1}
-=======
-			w := &sliceWorld{s: s, guests: []*guest{greedy, modest}, depth: 1}
->>>>>>> refs/heads/b
 			w.run(10_000 * ms)
 			share := float64(modest.served) / float64(modest.served+greedy.served)
 			t.Logf("share %.3f, worst wait %d us, %+v", share, modest.worst/us, s.counts)
@@ -172,11 +146,7 @@ func TestTimeslice_boundedWait(t *testing.T) {
 		extend := rapid.IntRange(1, 5).Draw(t, "max")
 		s := sliced(t, "time_slice_us", fmt.Sprint(slice), "slice_extend_max", fmt.Sprint(extend),
 			"slice_by", pick("by", sliceByNames...), "extend", pick("extend", extendNames...), "empty", pick("empty", emptyNames...))
-<<<<<<< HEAD
 		w := &station{s: s, depth: rapid.IntRange(1, 4).Draw(t, "room")}
-=======
-		w := &sliceWorld{s: s, depth: rapid.IntRange(1, 4).Draw(t, "room")}
->>>>>>> refs/heads/b
 		cost := blk.Instant(rapid.IntRange(1, 3000).Draw(t, "cost")) * us
 		n := rapid.IntRange(1, 70).Draw(t, "guests")
 		for i := range n {
