@@ -277,6 +277,12 @@ func (d *Device) Reset() {
 	d.config.Writeback = d.o.WriteCache
 }
 
+// Capacity is the length of the guest's disk.
+func (d *Device) Capacity() blk.Sector { return d.o.Size }
+
+// ReadOnly says whether the guest cannot write.
+func (d *Device) ReadOnly() bool { return d.o.ReadOnly }
+
 // Count implements vhost.Queues.
 func (d *Device) Count() int { return len(d.queues) }
 

@@ -74,6 +74,19 @@ func (l *Loop) Set(c *sched.Config, key, value string) error {
 	return t.Set(key, value)
 }
 
+// Tunables lists what Set takes: the domain's own knobs and then its scheduler's.
+func (l *Loop) Tunables(c *sched.Config) []sched.Info {
+	list := []sched.Info{
+		{Name: "queue-depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
+		{Name: "nomerges", Value: strconv.Itoa(c.NoMerges), Valid: "0 to 2"},
+		{Name: "max_sectors_kb", Value: strconv.Itoa(int(c.MaxSectors / 2)), Valid: "4 to 1048576", Unit: "KiB"},
+	}
+	if t, ok := l.sched.(sched.Tunable); ok {
+		list = append(list, t.Tunables()...)
+	}
+	return list
+}
+
 // Stats copies the domain's statistics.
 func (l *Loop) Stats(c *sched.Config) (s DomainStats) {
 	for _, q := range l.queues {

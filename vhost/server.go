@@ -163,6 +163,13 @@ func (s *Server) ConfigChanged() {
 	}
 }
 
+// Connected says whether a client is on. Any goroutine.
+func (s *Server) Connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.session != nil
+}
+
 func (s *Server) setSession(x *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

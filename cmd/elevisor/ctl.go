@@ -19,21 +19,12 @@ import (
 )
 
 // controlled is what serve's control socket controls; tests put something else there.
-var controlled = func(d *serve.Daemon) (ctl.Control, error) {
-	if c, ok := any(d).(ctl.Control); ok {
-		return c, nil
-	}
-	return nil, errors.New("--control-socket: this server cannot be controlled")
-}
+var controlled = func(d *serve.Daemon) ctl.Control { return d }
 
 // serveControl answers ctl on path until ctx ends or end is called, which waits for
 // the last answer. The disks are served on without it.
 func serveControl(ctx context.Context, path string, d *serve.Daemon, log *zap.Logger) (end func(), err error) {
-	c, err := controlled(d)
-	if err != nil {
-		return nil, err
-	}
-	s, err := ctl.Listen(path, c, log)
+	s, err := ctl.Listen(path, controlled(d), log)
 	if err != nil {
 		return nil, err
 	}

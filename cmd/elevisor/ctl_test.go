@@ -222,8 +222,8 @@ func TestDefaultControlSocket(t *testing.T) {
 
 // serve has its control socket as long as it serves.
 func TestServe_controlSocket(t *testing.T) {
-	defer func(f func(*serve.Daemon) (ctl.Control, error)) { controlled = f }(controlled)
-	controlled = func(*serve.Daemon) (ctl.Control, error) { return newHouse(), nil }
+	defer func(f func(*serve.Daemon) ctl.Control) { controlled = f }(controlled)
+	controlled = func(*serve.Daemon) ctl.Control { return newHouse() }
 	dir := t.TempDir()
 	disk := "path=mem:?size=1M,socket=" + filepath.Join(dir, "s")
 	path := filepath.Join(dir, "ctl")

@@ -203,6 +203,13 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	return met, nil
 }
 
+// scheduler is the present one, and why.
+func (d *domain) scheduler() (name, reason string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.name, d.reason
+}
+
 // set changes a knob, in every loop or, with an error, in none: the first refuses.
 func (d *domain) set(key, value string) error {
 	d.mu.Lock()
@@ -230,9 +237,7 @@ func (d *domain) stats() (sum device.DomainStats) {
 		sum.Queued += s.Queued
 		sum.Depth += s.Depth
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	sum.Scheduler = d.name
+	sum.Scheduler, _ = d.scheduler()
 	return sum
 }
 

@@ -22,7 +22,9 @@ const defaultDepth = 256
 
 // Daemon is a set of disks that are being served.
 type Daemon struct {
-	log     *zap.Logger
+	log *zap.Logger
+
+	mu      sync.Mutex // the lists, against a Close; all else in them takes care of itself
 	images  []*image
 	domains []*domain
 	disks   []*served
@@ -172,8 +174,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	all, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	errs := make([]error, len(d.disks))
-	for i, s := range d.disks {
+	d.mu.Lock()
+	disks := d.disks
+	d.mu.Unlock()
+	errs := make([]error, len(disks))
+	for i, s := range disks {
 		wg.Go(func() {
 			s.announce()
 			if err := s.server.Serve(all, s.device, s.device); err != nil {
@@ -201,6 +206,8 @@ func (s *served) announce() {
 
 // Close ends all disks; the sockets are closed already, or were never served.
 func (d *Daemon) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, s := range d.disks {
 		if s.server != nil {
 			s.server.Close()
@@ -215,35 +222,4 @@ func (d *Daemon) Close() {
 		}
 	}
 	d.disks, d.domains, d.images = nil, nil, nil
-}
-
-// find is the disk called id.
-func (d *Daemon) find(id string) (*served, error) {
-	ids := make([]string, 0, len(d.disks))
-	for _, s := range d.disks {
-		if s.spec.ID == id {
-			return s, nil
-		}
-		ids = append(ids, s.spec.ID)
-	}
-	return nil, fmt.Errorf("there is no disk %q; there are %s", id, strings.Join(ids, ", "))
-}
-
-// Switch replaces the scheduler of the disk's domain, under load; on an error the
-// old one goes on.
-func (d *Daemon) Switch(disk, name string) (Switched, error) {
-	s, err := d.find(disk)
-	if err != nil {
-		return Switched{}, err
-	}
-	return s.domain.switchTo(name)
-}
-
-// DomainStats are the statistics of the disk's domain.
-func (d *Daemon) DomainStats(disk string) (device.DomainStats, error) {
-	s, err := d.find(disk)
-	if err != nil {
-		return device.DomainStats{}, err
-	}
-	return s.domain.stats(), nil
 }

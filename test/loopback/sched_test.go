@@ -176,7 +176,7 @@ func TestTwoVMsOneImage(t *testing.T) {
 					finish(t, g.Queues()[0], 8)
 				}
 			}
-			s, err := d.DomainStats("d")
+			s, err := d.DomainStats("vm0")
 			require.NoError(t, err)
 			across := uint64(0)
 			for place := range s.Merges.Merged {

@@ -1,0 +1,150 @@
+package serve
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/internal/ctl"
+	"github.com/elevisor/elevisor/sched"
+)
+
+// Daemon implements ctl.Control. Calls may come while it is closing, and then find
+// no disks.
+
+// List implements ctl.Control.
+func (d *Daemon) List() (list []ctl.Disk) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.disks {
+		info := s.image.Info()
+		name, reason := s.domain.scheduler()
+		list = append(list, ctl.Disk{
+			ID: s.spec.ID, Path: s.spec.Path, Socket: s.spec.Socket, Bytes: s.device.Capacity().Bytes(),
+			ReadOnly: s.device.ReadOnly(), NumQueues: s.device.Count(), Engine: info.Engine,
+			Domain: s.domain.id, Scheduler: name, Reason: reason, Connected: s.server.Connected(),
+		})
+	}
+	return list
+}
+
+// Stat implements ctl.Control.
+func (d *Daemon) Stat() (list []ctl.DiskStat) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	domains := map[*domain]device.DomainStats{}
+	for _, s := range d.disks {
+		x, ok := domains[s.domain]
+		if !ok {
+			x = s.domain.stats()
+			domains[s.domain] = x
+		}
+		total, queues := s.device.Stats()
+		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues, DomainStats: x})
+	}
+	return list
+}
+
+// Scheduler implements ctl.Control.
+func (d *Daemon) Scheduler(disk string) (ctl.Scheduler, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return ctl.Scheduler{}, err
+	}
+	name, reason := s.domain.scheduler()
+	x := ctl.Scheduler{Domain: s.domain.id, Active: name, Available: sched.Names, Reason: reason}
+	for _, other := range d.disks {
+		if other.domain == s.domain {
+			x.Disks = append(x.Disks, other.spec.ID)
+		}
+	}
+	return x, nil
+}
+
+// SetScheduler implements ctl.Control.
+func (d *Daemon) SetScheduler(disk, name string) error {
+	_, err := d.Switch(disk, name)
+	return err
+}
+
+// Switch replaces the scheduler of the disk's domain, under load; on an error the
+// old one goes on.
+func (d *Daemon) Switch(disk, name string) (Switched, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return Switched{}, err
+	}
+	return s.domain.switchTo(name)
+}
+
+// Set implements ctl.Control.
+func (d *Daemon) Set(disk, key, value string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return err
+	}
+	return s.domain.set(key, value)
+}
+
+// Tunables implements ctl.Control.
+func (d *Daemon) Tunables(disk string) (list []sched.Info, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return nil, err
+	}
+	l := s.domain.loops[0] // all loops of a domain are set alike
+	err = l.Do(func() { list = l.Tunables(&s.domain.config) })
+	return list, err
+}
+
+// Describe implements ctl.Control.
+func (d *Daemon) Describe(disk string, w io.Writer) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return err
+	}
+	for _, l := range s.domain.loops {
+		var text strings.Builder // the loop does not wait for w
+		if err := l.Do(func() { l.Describe(&text) }); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, text.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DomainStats are the statistics of the disk's domain.
+func (d *Daemon) DomainStats(disk string) (device.DomainStats, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return device.DomainStats{}, err
+	}
+	return s.domain.stats(), nil
+}
+
+// find is the disk called id. The caller holds d.mu.
+func (d *Daemon) find(id string) (*served, error) {
+	ids := make([]string, 0, len(d.disks))
+	for _, s := range d.disks {
+		if s.spec.ID == id {
+			return s, nil
+		}
+		ids = append(ids, s.spec.ID)
+	}
+	return nil, fmt.Errorf("there is no disk %q; there are %s", id, strings.Join(ids, ", "))
+}
