@@ -61,6 +61,9 @@ func TestGuestPause(t *testing.T) {
 // that, for the guest waits for as long as it takes.
 func TestGuestServerKilled(t *testing.T) {
 	needGuest(t)
+	if peer {
+		t.Skip("qemu-storage-daemon keeps no in-flight record: it survives this by luck only")
+	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
