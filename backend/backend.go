@@ -1,5 +1,6 @@
 // Package backend holds the disks that requests end on: files and raw block
-// devices, memory, nothing at all; later a simulated drive.
+// devices, memory, nothing at all; later a simulated drive. [NewRate], [NewDelay]
+// and [NewFaults] make an [Image] of another one: slower, or worse.
 //
 // An [Image] is opened by the control path, which may block. Each loop that
 // serves it attaches and gets a [Backend] of its own, which that loop's goroutine
@@ -54,7 +55,9 @@ type Backend interface {
 	// Wake is the next completion of a simulated disk; Never for real ones, which
 	// wake the loop themselves.
 	Wake() blk.Instant
-	// Close detaches. Nothing is in flight.
+	// Close detaches. Requests that are in flight all the same, because a disk does
+	// not answer, are never given back: an error says so, and what the system may
+	// still write to stays mapped.
 	Close() error
 }
 
@@ -79,7 +82,8 @@ type Info struct {
 	MemAlign      uint32     // bytes: of buffers that are moved without a bounce; 1 if any
 	ReadOnly      bool
 	Direct        bool // past the host's page cache
-	Rotational    bool
+	Rotational    bool // Physical says so, and can be believed
+	Physical      Physical
 	Discard       bool   // OpDiscard does something
 	WriteZeroes   bool   // OpWriteZeroes works (it always does, if by writing)
 	ZeroesUnmap   bool   // and FlagUnmap may free blocks

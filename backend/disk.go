@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"github.com/elevisor/elevisor/backend/uring"
@@ -24,10 +25,10 @@ type disk struct {
 
 	fds [2]int // of both, by which
 
-	memAlign  int64 // bytes, of buffers on main
-	offAlign  int64 // bytes, of offsets and lengths on main
-	zeroAlign int64 // bytes, of the ranges that fallocate and discards take
-	zeros     []byte
+	memAlign  int64  // bytes, of buffers on main
+	offAlign  int64  // bytes, of offsets and lengths on main
+	zeroAlign int64  // bytes, of the ranges that fallocate and discards take
+	zeros     []byte // lent by zeros
 
 	// lost is set when dirty pages could not be written. The kernel has then
 	// forgotten them: a second fsync would succeed, and a guest that is told so
@@ -41,6 +42,12 @@ type disk struct {
 
 // zeroPiece is the length of the buffer that zeroes are written from.
 const zeroPiece = 256 << 10
+
+// zeros is that buffer, of all disks. It is never unmapped: the kernel may still
+// write from it for a disk that was given up.
+var zeros = sync.OnceValues(func() ([]byte, error) {
+	return unix.Mmap(-1, 0, zeroPiece, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+})
 
 func openFile(path string, o Options) (_ Image, err error) {
 	d := &disk{path: path, opts: o, memAlign: 1, offAlign: 1, zeroAlign: 1}
@@ -62,8 +69,7 @@ func openFile(path string, o Options) (_ Image, err error) {
 			return nil, err
 		}
 	}
-	d.zeros, err = unix.Mmap(-1, 0, zeroPiece, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
+	if d.zeros, err = zeros(); err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", zeroPiece, err)
 	}
 	return d, d.chooseEngine()
@@ -199,10 +205,7 @@ func (d *disk) Close() error {
 	if d.buffered != nil {
 		errs = append(errs, d.buffered.Close())
 	}
-	if d.zeros != nil {
-		errs = append(errs, unix.Munmap(d.zeros))
-	}
-	d.main, d.buffered, d.zeros = nil, nil, nil
+	d.main, d.buffered = nil, nil
 	return errors.Join(errs...)
 }
 

@@ -353,3 +353,24 @@ func TestBatchesOfReadsAreOneSystemCall(t *testing.T) {
 		n += len(g.b.Reap(0, nil))
 	}
 }
+
+// A backend that is closed although its disk has not answered gives nothing up
+// that the kernel may still use.
+func TestCloseKeepsWhatIsInFlight(t *testing.T) {
+	img, err := Open(sparse(t, modelSize), Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, img.Close()) }()
+	if img.Info().Engine != "io_uring" {
+		t.Skip("needs io_uring")
+	}
+	g := attach(t, img, 2)
+	defer g.close()
+	r := data(blk.OpRead, 0, memory(t, 4096))
+	r.Move(blk.StateFree, blk.StateQueued)
+	require.True(t, g.b.Submit(0, r))
+	require.ErrorContains(t, g.b.Close(), "1 requests did not end")
+	for len(g.b.Reap(0, nil)) == 0 {
+		g.wait()
+	}
+	requireOK(t, r)
+}

@@ -33,6 +33,8 @@ func (d *disk) measure() error {
 		ReadOnly: d.opts.ReadOnly, Direct: d.opts.Cache.Direct(), MemAlign: 1,
 		WriteZeroes: !d.opts.ReadOnly, DiscardAlign: max(uint32(st.Blksize), blk.SectorSize),
 	}
+	d.info.Physical = physicalOf(d.fds[viaMain])
+	d.info.Rotational = d.info.Physical.Rotational && d.info.Physical.Believed
 	if d.block {
 		if err := d.measureBlock(st.Rdev); err != nil {
 			return err

@@ -1,6 +1,10 @@
 package backend
 
-import "github.com/elevisor/elevisor/blk"
+import (
+	"fmt"
+
+	"github.com/elevisor/elevisor/blk"
+)
 
 // null answers every request at once and touches no data: what remains is the
 // cost of everything else.
@@ -16,6 +20,7 @@ func memoryInfo(size int64, o *Options, engine string) Info {
 		Sectors: blk.Sector(size / blk.SectorSize), LogicalBlock: blk.SectorSize, PhysicalBlock: plainBlock, MemAlign: 1,
 		ReadOnly: o.ReadOnly, Discard: o.Discard && !o.ReadOnly, WriteZeroes: !o.ReadOnly,
 		ZeroesUnmap: o.Discard && !o.ReadOnly, DiscardAlign: plainBlock, Engine: engine,
+		Physical: Physical{Believed: true, Reason: fmt.Sprintf("image is not on a block device (%s)", engine)},
 	}
 	o.blocks(&i)
 	return i

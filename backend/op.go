@@ -141,7 +141,9 @@ func (o *op) plan() bool {
 				o.errno = unix.EIO
 				return false
 			}
-			o.step = step{kind: stepSync}
+			// By the descriptor that dirties pages: each has a report of its own of
+			// those that could not be written, and O_DIRECT writes would take main's.
+			o.step = step{kind: stepSync, file: viaCache}
 			return true
 		case phaseDone:
 			return false
@@ -190,7 +192,8 @@ func (o *op) failed(errno unix.Errno) {
 	// A failed sync has lost what was dirty. That of a write can have met the
 	// pages of earlier ones, and has taken the only report of their loss.
 	synced := o.step.kind == stepSync
-	if o.step.kind == stepWrite && o.step.flags&unix.RWF_DSYNC != 0 && errno == unix.EIO && !o.d.info.Direct {
+	cached := o.step.file == viaCache || !o.d.info.Direct
+	if o.step.kind == stepWrite && o.step.flags&unix.RWF_DSYNC != 0 && errno == unix.EIO && cached {
 		synced = true
 	}
 	if synced {

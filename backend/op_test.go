@@ -248,6 +248,29 @@ func TestLostPagesFailAllLaterFlushes(t *testing.T) {
 	}
 }
 
+// On an O_DIRECT disk a durable write loses others' data only where it went through
+// the page cache, and flushes ask the descriptor that has the report of that.
+func TestLostPagesOfDirectDisks(t *testing.T) {
+	d, s := fussyDisk(t, 4096)
+	o := s.get()
+	flush := &blk.Request{Op: blk.OpFlush}
+	for _, c := range []struct {
+		bytes int
+		lost  bool
+	}{{4096, false}, {512, true}} {
+		w := data(blk.OpWrite, 0, memory(t, 4096)[:c.bytes])
+		w.Flags = blk.FlagFUA
+		got := script(t, o, w, eio)
+		require.Equal(t, c.lost, got[0].file == viaCache)
+		require.Equal(t, blk.StatusIOErr, w.Status)
+		require.Equal(t, c.lost, d.lost.Load())
+		if !c.lost {
+			require.Equal(t, []step{{kind: stepSync, file: viaCache}}, script(t, o, flush, 0))
+			requireOK(t, flush)
+		}
+	}
+}
+
 func TestAStepIsNotTriedForEver(t *testing.T) {
 	_, s := fussyDisk(t, 1)
 	o := s.get()

@@ -110,7 +110,7 @@ func (d *disk) zeroMode(unmap bool) uint32 {
 }
 
 // writeZeroes makes the step that writes up to n bytes of zeroes. One buffer
-// serves all iovecs of all loops: nobody writes to it.
+// serves all iovecs of all disks: nobody writes to it.
 func (o *op) writeZeroes(n int64) {
 	n = min(n, zeroVecs*zeroPiece)
 	o.step = step{kind: stepWrite, off: o.pos, n: n}

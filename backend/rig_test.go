@@ -26,6 +26,7 @@ type rig struct {
 	woken chan struct{}
 	done  []*blk.Request
 	late  *time.Timer
+	now   blk.Instant // goes on from one Wake to the next
 }
 
 // attach makes a rig for img with a ring if the image's engine wants one.
@@ -65,7 +66,7 @@ func (g *rig) do(reqs ...*blk.Request) {
 			if reqs[0].State() == blk.StateFree {
 				reqs[0].Move(blk.StateFree, blk.StateQueued)
 			}
-			if !g.b.Submit(0, reqs[0]) {
+			if !g.b.Submit(g.now, reqs[0]) {
 				break
 			}
 			reqs = reqs[1:]
@@ -73,7 +74,7 @@ func (g *rig) do(reqs ...*blk.Request) {
 		if err := g.b.Commit(); err != nil {
 			g.t.Fatal(err)
 		}
-		g.done = g.b.Reap(0, g.done[:0])
+		g.done = g.b.Reap(g.now, g.done[:0])
 		for _, r := range g.done {
 			r.Move(blk.StateDone, blk.StateFree)
 			left--
@@ -85,6 +86,10 @@ func (g *rig) do(reqs ...*blk.Request) {
 }
 
 func (g *rig) wait() {
+	if wake := g.b.Wake(); wake != blk.Never {
+		g.now = max(g.now, wake)
+		return
+	}
 	if g.ring == nil {
 		late := g.late // made once: some tests count allocations
 		if late == nil {

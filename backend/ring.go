@@ -124,9 +124,14 @@ func (b *ringBackend) takeBack() {
 // Wake implements Backend.
 func (b *ringBackend) Wake() blk.Instant { return blk.Never }
 
-// Close implements Backend.
+// Close implements Backend. What the kernel still works on keeps its memory, which
+// it could otherwise write to when somebody else has it.
 func (b *ringBackend) Close() error {
 	b.late.close()
+	b.takeBack()
+	if b.slots.used > 0 {
+		return fmt.Errorf("detach disk %s: %d requests did not end, their memory stays", b.d.path, b.slots.used)
+	}
 	b.ring.Unregister(b.tag)
 	b.ring.UnregisterFile(b.files[viaMain])
 	if b.d.buffered != b.d.main {

@@ -14,6 +14,7 @@ import (
 type slots struct {
 	ops    []op
 	unused *op
+	used   int // ops that are not on that list
 	mem    []byte
 }
 
@@ -28,7 +29,7 @@ func (s *slots) make(d *disk, depth int, async bool) error {
 	if err != nil {
 		return fmt.Errorf("attach disk %s: map %d bytes for %d requests: %w", d.path, depth*each, depth, err)
 	}
-	s.mem, s.ops = mem, make([]op, depth)
+	s.mem, s.ops, s.used = mem, make([]op, depth), depth
 	bounces := mem[depth*vecs:]
 	for i := range s.ops {
 		o := &s.ops[i]
@@ -47,11 +48,15 @@ func (s *slots) get() *op {
 	o := s.unused
 	if o != nil {
 		s.unused, o.link = o.link, nil
+		s.used++
 	}
 	return o
 }
 
-func (s *slots) put(o *op) { s.unused, o.link = o, s.unused }
+func (s *slots) put(o *op) {
+	s.unused, o.link = o, s.unused
+	s.used--
+}
 
 // free gives the memory back. Nothing is in flight.
 func (s *slots) free() error {

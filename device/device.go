@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -19,7 +20,7 @@ const MaxQueues = 256
 // Options describe one guest's disk. Zero values take the default.
 type Options struct {
 	ID         string // for logs and statistics
-	Serial     string // at most 20 bytes; default: ID
+	Serial     string // at most 20 bytes; default: the first 20 of ID
 	Index      uint16 // number of the device in its domain, for blk.Source
 	Disk       *blk.Disk
 	Info       backend.Info // of that image
@@ -65,14 +66,17 @@ func New(o Options) (*Device, error) {
 		return nil, fmt.Errorf("disk %s: %w", o.ID, err)
 	}
 	d.announce()
+	lanes := make([]meter, len(d.o.Loops))
 	for i := range d.o.NumQueues {
 		q := &queue{
-			loop:   d.o.Loops[i%len(d.o.Loops)],
-			source: blk.Source{Device: d.o.Index, Queue: uint16(i)},
-			disk:   d.o.Disk,
-			prio:   d.o.Prio,
-			name:   fmt.Sprintf("disk %s queue %d", d.o.ID, i),
-			log:    d.warn,
+			loop:    d.o.Loops[i%len(lanes)],
+			lane:    &lanes[i%len(lanes)],
+			latency: newHistograms(),
+			source:  blk.Source{Device: d.o.Index, Queue: uint16(i)},
+			disk:    d.o.Disk,
+			prio:    d.o.Prio,
+			name:    fmt.Sprintf("disk %s queue %d", d.o.ID, i),
+			log:     d.warn,
 		}
 		if err := q.loop.Do(func() { q.loop.queues = append(q.loop.queues, q) }); err != nil {
 			return nil, err
@@ -91,16 +95,16 @@ func (d *Device) warn(msg string, err error) {
 // defaults fills in what the options leave open and refuses what cannot be.
 func (d *Device) defaults() error {
 	o := &d.o
-	fill(&o.Serial, o.ID)
-	fill(&o.NumQueues, 1)
-	fill(&o.QueueSize, 128)
-	fill(&o.SegMax, max(o.QueueSize-2, 1))
-	fill(&o.MaxDiscardSeg, 1)
-	fill(&o.MaxWriteZeroesSeg, 1)
-	fill(&o.DiscardAlignment, blk.Sector(max(o.Info.DiscardAlign/blk.SectorSize, 1)))
+	o.Serial = cmp.Or(o.Serial, o.ID[:min(len(o.ID), blk.IDSize)])
+	o.NumQueues = cmp.Or(o.NumQueues, 1)
+	o.QueueSize = cmp.Or(o.QueueSize, 128)
+	o.SegMax = cmp.Or(o.SegMax, max(o.QueueSize-2, 1))
+	o.MaxDiscardSeg = cmp.Or(o.MaxDiscardSeg, 1)
+	o.MaxWriteZeroesSeg = cmp.Or(o.MaxWriteZeroesSeg, 1)
+	o.DiscardAlignment = cmp.Or(o.DiscardAlignment, blk.Sector(max(o.Info.DiscardAlign/blk.SectorSize, 1)))
 	longest := blk.Sector(1<<32-1) / o.DiscardAlignment * o.DiscardAlignment
-	fill(&o.MaxDiscard, longest)
-	fill(&o.MaxWriteZeroes, longest)
+	o.MaxDiscard = cmp.Or(o.MaxDiscard, longest)
+	o.MaxWriteZeroes = cmp.Or(o.MaxWriteZeroes, longest)
 	for _, c := range []struct {
 		key         string
 		v, min, max int
@@ -110,11 +114,13 @@ func (d *Device) defaults() error {
 		{"seg-max", o.SegMax, 1, virtqueue.MaxChain - 2},
 		{"size-max", o.SizeMax, 0, 1<<31 - 1},
 		{"max-discard-seg", o.MaxDiscardSeg, 1, 1024},
-		{"serial", len(o.Serial), 0, blk.IDSize},
 	} {
 		if c.v < c.min || c.v > c.max {
 			return fmt.Errorf("%s=%d is out of range %d to %d", c.key, c.v, c.min, c.max)
 		}
+	}
+	if len(o.Serial) > blk.IDSize {
+		return fmt.Errorf("serial=%s has %d bytes, at most %d", o.Serial, len(o.Serial), blk.IDSize)
 	}
 	if o.QueueSize&(o.QueueSize-1) != 0 {
 		return fmt.Errorf("queue-size=%d is not a power of two", o.QueueSize)
@@ -125,16 +131,9 @@ func (d *Device) defaults() error {
 	if o.Offset >= o.Info.Sectors || o.Size > o.Info.Sectors-o.Offset {
 		return fmt.Errorf("offset %d plus size %d bytes lies outside the image of %d bytes", o.Offset.Bytes(), o.Size.Bytes(), o.Info.Sectors.Bytes())
 	}
-	fill(&o.Size, o.Info.Sectors-o.Offset)
+	o.Size = cmp.Or(o.Size, o.Info.Sectors-o.Offset)
 	o.ReadOnly = o.ReadOnly || o.Info.ReadOnly
 	return nil
-}
-
-func fill[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
 }
 
 // announce works out the feature bits, the configuration space and what requests
@@ -247,8 +246,8 @@ func (d *Device) SetMemory(m *shm.Memory) error {
 // SetInflight implements vhost.Device.
 func (d *Device) SetInflight(m *shm.Mapping, queues int) error {
 	if m != nil {
-		if queues < 1 || len(m.Bytes())/queues < virtqueue.InflightBytes(1) {
-			return fmt.Errorf("in-flight region of %d bytes is too small for %d queues", len(m.Bytes()), queues)
+		if queues < 1 {
+			return fmt.Errorf("in-flight region for %d queues, want at least 1", queues)
 		}
 		m.Retain()
 	}
@@ -335,10 +334,19 @@ func (d *Device) Stop(i int, done func(base uint32)) {
 	}
 }
 
-// Stats sums the statistics of the device's queues.
-func (d *Device) Stats() (sum QueueStats) {
-	_ = d.each(func(q *queue) { sum.Add(&q.stats) }) // an ended loop has nothing to add
-	return sum
+// Stats copies the statistics of the device and of each of its queues. A device
+// whose queues are spread over several loops was busy at least as long as each of
+// them; which is what IOTime then says.
+func (d *Device) Stats() (sum Stats, queues []Stats) {
+	queues = make([]Stats, len(d.queues))
+	_ = d.each(func(q *queue) { // an ended loop has nothing to add
+		queues[q.source.Queue] = q.snapshot(q.loop.now)
+		sum.IOTime = max(sum.IOTime, uint64(q.lane.total(q.loop.now)))
+	})
+	for i := range queues {
+		sum.Add(&queues[i])
+	}
+	return sum, queues
 }
 
 // do runs fn for queue i on its loop. A loop that has ended has no queues left.

@@ -19,7 +19,7 @@ type Waiter interface {
 	// when there may be something to do, or d nanoseconds have passed: 0 looks and
 	// returns at once, negative sets no limit.
 	Wait(d int64) error
-	// Wakeup ends the current Wait, or the next one.
+	// Wakeup ends the current Wait, or the next one. After Close it does nothing.
 	Wakeup()
 	// Watch sets *fired when descriptor fd was readable, and reads it empty, until
 	// the watch is given to Unwatch. *fired may be set a little later than that.
@@ -87,7 +87,7 @@ func (l *Loop) run(engine Engine, now func() blk.Instant, setup func(backend.Hos
 	}
 	l.waiter = w
 	if setup != nil {
-		err = setup(backend.Host{Ring: ring, Wakeup: w.Wakeup, Depth: l.depth})
+		err = setup(backend.Host{Ring: ring, Wakeup: w.Wakeup})
 	}
 	ready <- err
 	if err == nil {
@@ -161,8 +161,8 @@ func (l *Loop) Do(fn func()) error {
 	}
 }
 
-// Stop ends the loop's goroutine. The devices' queues are stopped already; what is
-// still on a disk is waited for by that disk's Close.
+// Stop ends the loop's goroutine. The devices' queues are stopped already; requests
+// that a disk has kept in spite of that are abandoned (backend.Backend, Close).
 func (l *Loop) Stop() {
 	if l.mail == nil {
 		return
@@ -172,7 +172,9 @@ func (l *Loop) Stop() {
 	default:
 		close(l.quit)
 	}
-	l.waiter.Wakeup()
+	if l.waiter != nil { // nil: Start failed to make one
+		l.waiter.Wakeup()
+	}
 	<-l.ended
 }
 

@@ -133,6 +133,34 @@ func TestLive_deadKick(t *testing.T) {
 	})
 }
 
+// A kick descriptor that another queue, or the front-end, reads empty first does
+// not hold up the loop.
+func TestLive_sharedKick(t *testing.T) {
+	engines(t, func(t *testing.T, e Engine) {
+		r := newLiveRig(t, e)
+		first := r.descriptors(true)
+		fd, err := unix.Dup(first.Raw())
+		require.NoError(t, err)
+		second, err := eventfd.Own(fd)
+		require.NoError(t, err)
+		var fired [2]bool
+		var watches [2]Watch
+		require.NoError(t, r.loop.Do(func() {
+			watches[0], watches[1] = r.loop.watch(first.Raw(), &fired[0]), r.loop.watch(second.Raw(), &fired[1])
+		}))
+		for range 20 {
+			r.kickFD.Notify()
+			require.NoError(t, r.loop.Do(func() {}))
+		}
+		require.NoError(t, r.loop.Do(func() {
+			r.loop.unwatch(watches[0])
+			r.loop.unwatch(watches[1])
+		}))
+		first.Close()
+		second.Close()
+	})
+}
+
 // requireIdle asserts that the process, after settle, uses next to no processor
 // time: a loop that spins would use all of it.
 func requireIdle(t *testing.T, settle func()) {
@@ -169,6 +197,15 @@ func TestLive_do(t *testing.T) {
 		r.loop.Stop()
 		require.ErrorIs(t, r.loop.Do(func() {}), errEnded)
 	})
+}
+
+// A loop that could not even make its waiter may be stopped like any other.
+func TestLive_noWaiter(t *testing.T) {
+	l := NewLoop(&sched.None{}, 1)
+	l.mail, l.quit, l.ended = make(chan func()), make(chan struct{}), make(chan struct{})
+	close(l.ended)
+	l.Stop()
+	require.ErrorIs(t, l.Do(func() {}), errEnded)
 }
 
 func TestLive_setupFails(t *testing.T) {

@@ -32,10 +32,13 @@ type Loop struct {
 	queues []*queue
 
 	depth    int      // requests on the disks at most, flushes not counted
+	depthMax int      // what the backends were made for
 	inflight int      // of those, now
 	direct   blk.List // flushes and what a stopping queue had queued: no scheduler, no depth
 	done     []*blk.Request
 	seq      uint64
+	now      blk.Instant // of the last step
+	meter    meter
 
 	live
 }
@@ -48,13 +51,13 @@ type disk struct {
 
 // NewLoop makes a loop that keeps at most depth requests on its disks.
 func NewLoop(s sched.Scheduler, depth int) *Loop {
-	return &Loop{sched: s, depth: depth, done: make([]*blk.Request, 0, depth+64)}
+	return &Loop{sched: s, depth: depth, depthMax: max(depth, DepthMax), done: make([]*blk.Request, 0, DepthMax+64)}
 }
 
 // Attach makes img the loop's next image and returns its index, for
 // blk.Disk.Index. Called on the loop's goroutine, or before it starts.
 func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
-	h.Depth = l.depth
+	h.Depth = l.depthMax
 	b, err := img.Attach(h)
 	if err != nil {
 		return 0, err
@@ -70,6 +73,7 @@ func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
 // This is the road of a request, in calling order: intake (take, accept), dispatch
 // (next), reap (complete, finish), publish.
 func (l *Loop) Step(now blk.Instant) blk.Instant {
+	l.now = now
 	busy := true
 	for round := 0; busy && round < roundsMax; round++ {
 		reaped := l.reap(now) // first, to make room and to let guests go on
@@ -116,11 +120,18 @@ func (l *Loop) take(q *queue, now blk.Instant) (n int) {
 				q.broke(err)
 			}
 			if !got {
+				q.waits = false
 				return
 			}
 			n++
+			if q.waits {
+				record(q.latency[InRing], now-q.waitsSince)
+			}
 			q.free = q.free[:len(q.free)-1]
 			l.accept(q, s, now)
+		}
+		if !q.waits {
+			q.waits, q.waitsSince = true, now
 		}
 	})
 	if !ok {
@@ -152,6 +163,9 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 	r.Pos = q.disk.Base + r.Sector
 	r.Merged = nil
 	s.hold()
+	q.meter.enter(now)
+	q.lane.enter(now)
+	l.meter.enter(now)
 	r.Move(blk.StateFree, blk.StateQueued)
 	r.Seq = l.seq
 	l.seq++
@@ -169,13 +183,13 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 func (l *Loop) dispatch(now blk.Instant) (n int) {
 	for l.direct.Len() > 0 {
 		r := l.direct.Front()
-		if !l.submit(now, r, l.direct.Remove) {
+		if !l.submit(now, r, true) {
 			break
 		}
 		n++
 	}
 	for _, d := range l.disks {
-		if d.held != nil && l.submit(now, d.held, nil) {
+		if d.held != nil && l.submit(now, d.held, false) {
 			d.held = nil
 			l.inflight++
 			n++
@@ -191,7 +205,7 @@ func (l *Loop) dispatch(now blk.Instant) (n int) {
 			l.sched.Requeue(now, r)
 			break
 		}
-		if !l.submit(now, r, nil) {
+		if !l.submit(now, r, false) {
 			d.held = r
 			continue
 		}
@@ -201,18 +215,19 @@ func (l *Loop) dispatch(now blk.Instant) (n int) {
 	return n
 }
 
-// submit offers r to its disk. unlink, where given, takes r off its list first:
-// the links are the backend's as soon as it has the request.
-func (l *Loop) submit(now blk.Instant, r *blk.Request, unlink func(*blk.Request)) bool {
-	d := l.disks[r.Disk.Index]
-	direct := unlink != nil
+// submit offers r to its disk. A direct one leaves its list first: the links are
+// the backend's as soon as it has the request.
+func (l *Loop) submit(now blk.Instant, r *blk.Request, direct bool) bool {
 	if direct {
-		unlink(r)
+		l.direct.Remove(r)
 	}
 	r.Issue = now
 	s := r.Slot.(*slot)
-	s.direct = direct
-	if d.Submit(now, r) {
+	if s.keeper = l.sched; direct {
+		s.keeper = nil
+	}
+	if l.disks[r.Disk.Index].Submit(now, r) {
+		s.queue.inDisk++
 		return true
 	}
 	if direct {
@@ -237,14 +252,17 @@ func (l *Loop) reap(now blk.Instant) (n int) {
 // failed is taken apart and its parts tried alone: a bad sector of one guest does
 // not fail another's request.
 func (l *Loop) complete(now blk.Instant, head *blk.Request) {
-	if !head.Slot.(*slot).direct {
+	s := head.Slot.(*slot)
+	s.queue.inDisk--
+	if s.keeper != nil { // the one that gave it up, which may not be the present one
 		l.inflight--
-		l.sched.Complete(now, head)
+		s.keeper.Complete(now, head)
 	}
 	apart := head.Status != blk.StatusOK && head.Merged != nil
 	for r := head; r != nil; {
 		next := r.Merged
 		r.Merged = nil
+		r.Issue = head.Issue
 		if r != head {
 			r.Status, r.Errno = head.Status, head.Errno
 			r.Move(blk.StateQueued, blk.StateDone)
@@ -253,17 +271,20 @@ func (l *Loop) complete(now blk.Instant, head *blk.Request) {
 			r.Move(blk.StateDone, blk.StateQueued)
 			l.sched.Requeue(now, r)
 		} else {
-			l.finish(now, r)
+			l.finish(now, r, r != head)
 		}
 		r = next
 	}
 }
 
 // finish writes the status byte and returns the chain; the slot is free again.
-func (l *Loop) finish(now blk.Instant, r *blk.Request) {
+func (l *Loop) finish(now blk.Instant, r *blk.Request, absorbed bool) {
 	s := r.Slot.(*slot)
 	q := s.queue
-	q.stats.count(r, now)
+	q.count(r, now, absorbed)
+	q.meter.leave(now)
+	q.lane.leave(now)
+	l.meter.leave(now)
 	s.reply.Written = 0
 	if r.Op == blk.OpRead && r.Status == blk.StatusOK {
 		s.reply.Written = s.reply.DataLen

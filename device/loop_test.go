@@ -35,10 +35,11 @@ func TestLoop_readWriteFlush(t *testing.T) {
 	require.Equal(t, []uint32{3*512 + 1}, r.reap(1))
 	require.EqualValues(t, 0, status[0])
 	require.Equal(t, r.disk.data[4*512:7*512], data)
-	s := r.dev.Stats()
-	require.EqualValues(t, 1, s.Op[blk.OpRead].Ops)
-	require.EqualValues(t, 1024, s.Op[blk.OpWrite].Bytes)
-	require.EqualValues(t, 1, s.Op[blk.OpFlush].Ops)
+	s, queues := r.dev.Stats()
+	require.Equal(t, OpStats{IOs: 1, Sectors: 3}, s.Op[blk.OpRead])
+	require.Equal(t, OpStats{IOs: 1, Sectors: 2}, s.Op[blk.OpWrite])
+	require.Equal(t, OpStats{IOs: 1}, s.Op[blk.OpFlush])
+	require.Equal(t, s.Op, queues[0].Op)
 }
 
 // rust-vmm/vhost issue 247: a kick that comes before the ring is enabled, or
@@ -197,9 +198,43 @@ func TestLoop_memoryWithoutRing(t *testing.T) {
 	r.step()
 	r.reap(0)
 	require.EqualValues(t, 1, r.errs)
-	require.EqualValues(t, 1, r.dev.Stats().Broken)
+	require.EqualValues(t, 1, r.stats().Broken)
 	_, answered := r.stop()
 	require.True(t, answered)
+}
+
+// The same with a request in flight: the broken ring still gets its chain back, so
+// its memory must stay mapped until the queue has stopped.
+func TestLoop_memoryWithoutRingInFlight(t *testing.T) {
+	r := newRig(t, none(), nil)
+	fd, first, err := shm.Create("test", 1<<20, shm.Region{GPA: memBase, Size: 1 << 20, UVA: memBase})
+	require.NoError(t, err)
+	closeFD(t, fd)
+	table, err := shm.NewMemory([]*shm.Mapping{first})
+	require.NoError(t, err)
+	first.Release()
+	require.NoError(t, r.dev.SetMemory(table))
+	table.Release()
+	r.bytes = first.Bytes()
+	r.layout()
+	r.disk.hold = true
+	r.start()
+	_, status := r.request(blk.TypeIn, 0, 1)
+	r.kick()
+	r.step()
+	empty, err := shm.NewMemory(nil)
+	require.NoError(t, err)
+	require.NoError(t, r.dev.SetMemory(empty))
+	empty.Release()
+	require.EqualValues(t, 1, r.errs)
+	r.disk.complete(0)
+	r.step()
+	require.NotNil(t, first.Bytes(), "mapped until the queue has stopped")
+	require.EqualValues(t, 0, status[0])
+	r.reap(1)
+	_, answered := r.stop()
+	require.True(t, answered)
+	require.Nil(t, first.Bytes(), "and not longer")
 }
 
 // The guest's memory is cut under a running queue: the queue ends, the process and
@@ -420,6 +455,29 @@ func TestLoop_inflightRecord(t *testing.T) {
 	require.Nil(t, record.Bytes())
 }
 
+// Other back-ends make records of just the ring's size; one that is too short for
+// the ring refuses it.
+func TestDevice_foreignInflightRecord(t *testing.T) {
+	const header, entry = 16, 16
+	for entries, want := range map[int]string{ringSize: "", ringSize - 1: "room for 63 heads", 0: "room for 0 heads"} {
+		size := uint64(header + entries*entry)
+		fd, record, err := shm.Create("inflight", size, shm.Region{Size: size})
+		require.NoError(t, err)
+		closeFD(t, fd)
+		r := newRig(t, none(), nil)
+		require.NoError(t, r.dev.SetInflight(record, 1))
+		err = r.dev.Start(0, r.params)
+		if want == "" {
+			require.NoError(t, err)
+			r.stop()
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+		require.NoError(t, r.dev.SetInflight(nil, 0))
+		record.Release()
+	}
+}
+
 func TestDevice_refusesOptions(t *testing.T) {
 	r := newRig(t, none(), nil)
 	for want, change := range map[string]func(o *Options){
@@ -428,7 +486,7 @@ func TestDevice_refusesOptions(t *testing.T) {
 		"queue-size=100 is not a power":           func(o *Options) { o.QueueSize = 100 },
 		"seg-max=9999 is out of range":            func(o *Options) { o.SegMax = 9999 },
 		"not below 2^31":                          func(o *Options) { o.SizeMax, o.SegMax = 1<<30, 2 },
-		"serial=21":                               func(o *Options) { o.Serial = "123456789012345678901" },
+		"has 21 bytes, at most 20":                func(o *Options) { o.Serial = "123456789012345678901" },
 		"lies outside the image":                  func(o *Options) { o.Offset = 2048 },
 		"lies outside":                            func(o *Options) { o.Offset, o.Size = 2000, 100 },
 	} {
@@ -445,7 +503,7 @@ func TestLoop_noAllocations(t *testing.T) {
 	turn := turnOf(r, 5)
 	turn()
 	require.Zero(t, testing.AllocsPerRun(200, turn))
-	require.EqualValues(t, 5*202, r.dev.Stats().Op[blk.OpRead].Ops)
+	require.EqualValues(t, 5*202, r.stats().Op[blk.OpRead].IOs)
 }
 
 // turnOf is one turn of a guest with depth requests, without an allocation of the

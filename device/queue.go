@@ -3,9 +3,11 @@ package device
 import (
 	"fmt"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
@@ -52,18 +54,26 @@ type queue struct {
 
 	stopping func(base uint32)
 	base     uint32 // where the ring was when it last stopped
-	stats    QueueStats
+
+	stats      Stats // without what meter, inDisk and latency hold
+	meter      meter
+	lane       *meter // of all queues of this device on this loop
+	inDisk     int
+	latency    [StageCount]*Histogram
+	waits      bool // the ring was left with requests in it, for want of room
+	waitsSince blk.Instant
 }
 
 // slot holds one request from Pop to Push.
 type slot struct {
-	req    blk.Request
-	chain  virtqueue.Chain
-	reply  blk.Reply
-	queue  *queue
-	pin    *pin // the memory table that the request's segments lie in
-	segs   int  // counted in queue.segs
-	direct bool // it went to the disk past the scheduler
+	req   blk.Request
+	chain virtqueue.Chain
+	reply blk.Reply
+	queue *queue
+	pin   *pin // the memory table that the request's segments lie in
+	segs  int  // counted in queue.segs
+
+	keeper sched.Scheduler // that gave the request up; nil: it went to the disk past the scheduler
 }
 
 // pin counts the requests in a memory table: a table that was replaced is let go
@@ -171,6 +181,35 @@ func (q *queue) vanished() {
 	}
 }
 
+// count counts a finished request. A group counts once, at its head's queue, with
+// the head's own times.
+func (q *queue) count(r *blk.Request, now blk.Instant, absorbed bool) {
+	o := &q.stats.Op[r.Op]
+	if absorbed {
+		o.Merges++
+	} else {
+		o.IOs++
+		o.Time += uint64(now - r.Arrive)
+	}
+	record(q.latency[Queued], r.Issue-r.Arrive)
+	record(q.latency[InDisk], now-r.Issue)
+	if r.Status != blk.StatusOK {
+		o.Errors++
+		return
+	}
+	o.Sectors += uint64(r.Sectors)
+}
+
+// snapshot copies what q has counted.
+func (q *queue) snapshot(now blk.Instant) Stats {
+	s := q.stats
+	s.InFlight, s.Held, s.IOTime = q.inDisk, q.meter.held, uint64(q.meter.total(now))
+	for i, h := range q.latency {
+		s.Latency[i] = hdrhistogram.Import(h.Export())
+	}
+	return s
+}
+
 // start runs on q's loop. p.Kick is q's from here on, also on an error.
 func (q *queue) start(p virtqueue.Params, record *shm.Mapping, limits blk.Limits, through bool) error {
 	if q.ring != nil {
@@ -231,11 +270,12 @@ func (q *queue) setMemory(m *shm.Memory) {
 		q.broke(q.ring.Break("memory table withdrawn"))
 		return
 	}
+	if err := q.ring.SetMemory(m); err != nil {
+		q.broke(err) // the ring is where it was, and its memory stays pinned until it stops
+		return
+	}
 	q.pinned.retire()
 	q.pinned = newPin(m)
-	if err := q.ring.SetMemory(m); err != nil {
-		q.broke(err)
-	}
 	q.hot = true
 }
 

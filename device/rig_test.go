@@ -236,6 +236,11 @@ func panicOnFault(t testing.TB) {
 	t.Cleanup(func() { debug.SetPanicOnFault(old) })
 }
 
+func (r *rig) stats() Stats {
+	s, _ := r.dev.Stats()
+	return s
+}
+
 func (r *rig) stop() (base uint32, answered bool) {
 	r.dev.Stop(0, func(b uint32) { base, answered = b, true })
 	return base, answered

@@ -1,48 +1,152 @@
 package device
 
 import (
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// OpStats counts the finished requests of one operation.
+// OpStats count one operation, in the kernel's terms (Documentation/block/stat.rst).
 type OpStats struct {
-	Ops    uint64 // with any outcome
-	Errors uint64 // of those, with a status other than OK
-	Bytes  uint64 // of those that were OK
-	Time   uint64 // ns from Pop to finish, summed
+	IOs     uint64 // completed, after merging: a merged group counts once, at its first request's queue
+	Merges  uint64 // guest requests that were absorbed by a group
+	Sectors uint64 // moved by requests that were OK
+	Time    uint64 // ns from arrival to completion, summed over IOs
+	Errors  uint64 // guest requests with a status other than OK
 }
 
-// QueueStats counts what one queue has seen since its device was made.
-type QueueStats struct {
-	Op     [blk.OpCount]OpStats
-	Faults [virtqueue.FaultCount]uint64 // chains that could not be trusted
-	Broken uint64                       // times that the ring made no sense
-	Calls  uint64                       // notifications sent to the driver
+// Requests is how many guest requests were finished.
+func (o *OpStats) Requests() uint64 { return o.IOs + o.Merges }
+
+func (o *OpStats) add(b *OpStats) {
+	o.IOs += b.IOs
+	o.Merges += b.Merges
+	o.Sectors += b.Sectors
+	o.Time += b.Time
+	o.Errors += b.Errors
 }
 
-func (s *QueueStats) count(r *blk.Request, now blk.Instant) {
-	o := &s.Op[r.Op]
-	o.Ops++
-	o.Time += uint64(now - r.Arrive)
-	if r.Status != blk.StatusOK {
-		o.Errors++
-		return
+// Stage is a part of a request's way.
+type Stage uint8
+
+// The stages. InRing is the time in which the loop knew of requests in the ring and
+// had no room for them, so it is an upper bound for each of them; Queued is from
+// arrival to the backend; InDisk from there to the completion.
+const (
+	InRing Stage = iota
+	Queued
+	InDisk
+	StageCount
+)
+
+// StageNames are for people and for JSON, by Stage.
+var StageNames = [StageCount]string{"ring", "queued", "disk"}
+
+// The histograms reach from 1 us to 60 s with two significant digits.
+const (
+	histMin    = 1_000
+	histMax    = 60_000_000_000
+	histDigits = 2
+)
+
+// Histogram counts latencies in nanoseconds.
+type Histogram = hdrhistogram.Histogram
+
+func newHistograms() (h [StageCount]*Histogram) {
+	for i := range h {
+		h[i] = hdrhistogram.New(histMin, histMax, histDigits)
 	}
-	o.Bytes += uint64(r.Bytes())
+	return h
 }
 
-// Add sums b into s.
-func (s *QueueStats) Add(b *QueueStats) {
+func record(h *Histogram, d blk.Instant) {
+	_ = h.RecordValue(min(max(int64(d), histMin), histMax)) // clamped: it cannot refuse
+}
+
+// meter measures when there was work: the kernel's in_flight and io_ticks.
+type meter struct {
+	held  int         // requests taken and not finished
+	since blk.Instant // when held left 0
+	busy  blk.Instant // up to then
+}
+
+func (m *meter) enter(now blk.Instant) {
+	if m.held == 0 {
+		m.since = now
+	}
+	m.held++
+}
+
+func (m *meter) leave(now blk.Instant) {
+	if m.held--; m.held == 0 {
+		m.busy += now - m.since
+	}
+}
+
+// total is the busy time up to now.
+func (m *meter) total(now blk.Instant) blk.Instant {
+	if m.held == 0 {
+		return m.busy
+	}
+	return m.busy + now - m.since
+}
+
+// Stats are the counts of a queue, of a device's queues, or of a domain.
+type Stats struct {
+	Op       [blk.OpCount]OpStats
+	InFlight int    // requests on the disk
+	Held     int    // requests taken from the guest and not finished
+	IOTime   uint64 // ns with at least one request held (io_ticks)
+	Calls    uint64 // notifications sent to drivers
+	Broken   uint64 // times that a ring made no sense
+	Faults   [virtqueue.FaultCount]uint64
+	Latency  [StageCount]*Histogram
+}
+
+// Add sums b into s, all but IOTime, which of two things together is not a sum.
+func (s *Stats) Add(b *Stats) {
 	for i := range s.Op {
-		s.Op[i].Ops += b.Op[i].Ops
-		s.Op[i].Errors += b.Op[i].Errors
-		s.Op[i].Bytes += b.Op[i].Bytes
-		s.Op[i].Time += b.Op[i].Time
+		s.Op[i].add(&b.Op[i])
 	}
+	s.InFlight += b.InFlight
+	s.Held += b.Held
+	s.Calls += b.Calls
+	s.Broken += b.Broken
 	for i := range s.Faults {
 		s.Faults[i] += b.Faults[i]
 	}
-	s.Broken += b.Broken
-	s.Calls += b.Calls
+	for i := range s.Latency {
+		if s.Latency[i] == nil {
+			s.Latency[i] = newHistograms()[i]
+		}
+		if b.Latency[i] != nil {
+			s.Latency[i].Merge(b.Latency[i])
+		}
+	}
+}
+
+// Sysfs is s as the 17 numbers of /sys/block/X/stat; times in milliseconds.
+func (s *Stats) Sysfs() [17]uint64 {
+	ms := func(ns uint64) uint64 { return ns / 1_000_000 }
+	r, d, f := &s.Op[blk.OpRead], &s.Op[blk.OpDiscard], &s.Op[blk.OpFlush]
+	w := s.Op[blk.OpWrite]
+	w.add(&s.Op[blk.OpWriteZeroes]) // which the kernel counts as writes (op_stat_group)
+	return [17]uint64{
+		r.IOs, r.Merges, r.Sectors, ms(r.Time),
+		w.IOs, w.Merges, w.Sectors, ms(w.Time),
+		uint64(s.InFlight), ms(s.IOTime), ms(r.Time + w.Time + d.Time + f.Time),
+		d.IOs, d.Merges, d.Sectors, ms(d.Time),
+		f.IOs, ms(f.Time),
+	}
+}
+
+// DomainStats are a domain's own: what its scheduler and its merges count.
+type DomainStats struct {
+	Stats
+	Scheduler string
+	Queued    int // in the scheduler
+	Depth     int
+	Merges    sched.MergeStats
+	Counters  sched.Counters
 }

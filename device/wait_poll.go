@@ -15,6 +15,7 @@ type pollWaiter struct {
 	mail    *eventfd.FD
 	watches map[int32]*bool // by descriptor; looked up, never walked
 	events  [64]unix.EpollEvent
+	into    [][]byte // one buffer, for what drain reads
 	mailed  bool
 }
 
@@ -28,7 +29,7 @@ func newPollWaiter() (*pollWaiter, error) {
 		_ = unix.Close(epoll)
 		return nil, err
 	}
-	w := &pollWaiter{epoll: epoll, mail: mail, watches: map[int32]*bool{}}
+	w := &pollWaiter{epoll: epoll, mail: mail, watches: map[int32]*bool{}, into: [][]byte{make([]byte, 8)}}
 	w.Watch(mail.Raw(), &w.mailed)
 	return w, nil
 }
@@ -50,14 +51,25 @@ func (w *pollWaiter) Wait(d int64) error {
 			continue
 		}
 		*fired = true
-		var b [8]byte
-		// Readable, and read by nobody else: this does not block. A descriptor that
-		// has ended is not waited for again.
-		if n, err := unix.Read(int(fd), b[:]); n == 0 || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) {
+		// A descriptor that has ended is not waited for again.
+		if n, err := w.drain(int(fd)); n == 0 || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) {
 			w.Unwatch(fd)
 		}
 	}
 	return nil
+}
+
+// drain reads fd empty. It was readable a moment ago; but whoever else holds it, as
+// another queue or the front-end itself, may have read it since, and it may be one
+// that blocks: the loop would wait in that read for as long as they like.
+func (w *pollWaiter) drain(fd int) (int, error) {
+	n, err := unix.Preadv2(fd, w.into, -1, unix.RWF_NOWAIT)
+	if errors.Is(err, unix.EOPNOTSUPP) { // before Linux 5.8 for eventfds, 6.4 for pipes
+		if n, _, err = unix.Recvfrom(fd, w.into[0], unix.MSG_DONTWAIT); errors.Is(err, unix.ENOTSOCK) {
+			n, err = unix.Read(fd, w.into[0])
+		}
+	}
+	return n, err
 }
 
 // Wakeup implements Waiter.

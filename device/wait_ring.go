@@ -101,9 +101,7 @@ func (w *ringWaiter) Unwatch(x Watch) {
 	}
 	// An operation that is queued and not submitted would look the number up when
 	// it is: submit it while the number is the right one.
-	if w.ring.Queued() > 0 {
-		_ = w.ring.Enter(0) // an error shows again in the next Wait
-	}
+	w.ring.Submit()
 	w.ring.Cancel(w.tag, watch.index)
 }
 

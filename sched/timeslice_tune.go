@@ -74,19 +74,19 @@ func (t *Timeslice) Set(name, value string) error {
 		}
 		return err
 	case "slice_by":
-		n, err := word(name, value, sliceByNames)
+		n, err := oneOf(name, value, sliceByNames)
 		if err == nil && sliceBy(n) != t.by {
 			t.move(t.slice, sliceBy(n))
 		}
 		return err
 	case "extend":
-		n, err := word(name, value, extendNames)
+		n, err := oneOf(name, value, extendNames)
 		if err == nil {
 			t.extend = extendRule(n)
 		}
 		return err
 	case "empty":
-		n, err := word(name, value, emptyNames)
+		n, err := oneOf(name, value, emptyNames)
 		if err == nil {
 			t.empty = emptyRule(n)
 		}
@@ -197,8 +197,8 @@ func number(name, value string, lo, hi uint64) (uint64, error) {
 	return n, nil
 }
 
-// word finds value among names.
-func word(name, value string, names []string) (int, error) {
+// oneOf finds value among names.
+func oneOf(name, value string, names []string) (int, error) {
 	if i := slices.Index(names, value); i >= 0 {
 		return i, nil
 	}

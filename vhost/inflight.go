@@ -13,6 +13,10 @@ import (
 // at least: they hold 64-bit counters.
 const inflightAlign = 8
 
+// inflightPartMax bounds one queue's part of an area that a front-end brings: more
+// than any back-end makes for the largest ring. MaxMemory says why.
+const inflightPartMax = 2 << 20
+
 // getInflight makes an area and gives it out; the device uses it from now on. An
 // area of length 0, without a descriptor, is the answer where that fails: QEMU
 // takes it for "none" and goes on.
@@ -63,6 +67,9 @@ func (s *Session) setInflight(b []byte, in *received) error {
 	if stride == 0 || area.Size%uint64(area.Queues) != 0 || stride%inflightAlign != 0 || area.Offset%inflightAlign != 0 {
 		return fmt.Errorf("in-flight area of %d bytes at offset %d for %d queues: parts are not equal, or not aligned to %d",
 			area.Size, area.Offset, area.Queues, inflightAlign)
+	}
+	if stride > inflightPartMax {
+		return fmt.Errorf("in-flight area has %d bytes for each queue, want at most %d", stride, inflightPartMax)
 	}
 	m, err := shm.Map(fd, shm.Region{Size: area.Size, Offset: area.Offset})
 	if err != nil {

@@ -22,6 +22,9 @@ func (s *Session) setMemTable(b []byte, in *received) error {
 	if len(in.fds) != len(table) {
 		return fmt.Errorf("%d file descriptors for %d regions", len(in.fds), len(table))
 	}
+	if err := checkTotal(0, table...); err != nil {
+		return err
+	}
 	var maps []*shm.Mapping
 	defer func() { releaseMaps(maps) }()
 	for i, r := range table {
@@ -43,12 +46,31 @@ func (s *Session) addMemReg(b []byte, in *received) error {
 	if len(maps) >= MaxMemSlots {
 		return fmt.Errorf("all %d memory slots are in use", MaxMemSlots)
 	}
-	m, err := shm.Map(fd, parseSingle(b))
+	r, total := parseSingle(b), uint64(0)
+	for _, m := range maps {
+		total += m.Size
+	}
+	if err := checkTotal(total, r); err != nil {
+		return err
+	}
+	m, err := shm.Map(fd, r)
 	if err != nil {
 		return err
 	}
 	defer m.Release()
 	return s.useMemory(append(maps, m))
+}
+
+// checkTotal refuses regions that, with total bytes already there, are more than one
+// front-end may have.
+func checkTotal(total uint64, regions ...shm.Region) error {
+	for i, r := range regions {
+		if r.Size > MaxMemory-total {
+			return fmt.Errorf("region %d of %#x bytes, with %#x bytes before it, exceeds the limit of %#x", i, r.Size, total, uint64(MaxMemory))
+		}
+		total += r.Size
+	}
+	return nil
 }
 
 // remMemReg identifies a region by all but its offset. Older front-ends send its

@@ -107,7 +107,12 @@ const (
 	MaxFDs      = 8    // descriptors with one message
 	MaxRegions  = 8    // regions in one SET_MEM_TABLE
 	MaxMemSlots = 509  // answer to GET_MAX_MEM_SLOTS, the kernel's own vhost limit
-	MaxConfig   = 256  // bytes of configuration space
+
+	// MaxMemory is how many bytes of memory one front-end may share. All front-ends of
+	// the process share its addresses, 2^47 bytes on most machines, and whoever took
+	// them all, with a sparse file, would leave none to the others.
+	MaxMemory = 16 << 40
+	MaxConfig = 256 // bytes of configuration space
 )
 
 // Sizes of payloads, in bytes.

@@ -53,6 +53,25 @@ func TestMemSlots(t *testing.T) {
 	s.Close(nil)
 }
 
+// TestAddressSpace: a front-end with a sparse file does not get all the addresses of
+// a process that serves others too.
+func TestAddressSpace(t *testing.T) {
+	s, _ := newTestSession(t, nil)
+	sparse := func() int { return memfd(t, "ram", 1<<47) }
+	half := shm.Region{Size: MaxMemory / 2}
+	rest := shm.Region{GPA: half.Size, UVA: half.Size, Size: MaxMemory / 2}
+	more := shm.Region{GPA: MaxMemory, UVA: MaxMemory, Size: 4096}
+	require.True(t, tell(t, s, MsgAddMemReg, singleBytes(half), sparse()))
+	require.True(t, tell(t, s, MsgAddMemReg, singleBytes(rest), sparse()))
+	require.False(t, tell(t, s, MsgAddMemReg, singleBytes(more), sparse()))
+	require.False(t, tell(t, s, MsgSetMemTable, tableBytes([]shm.Region{half, rest, more}), sparse(), sparse(), sparse()))
+	wrap := []shm.Region{{Size: 1 << 62}, {GPA: 1 << 62, UVA: 1 << 62, Size: 3 << 62}}
+	require.False(t, tell(t, s, MsgSetMemTable, tableBytes(wrap), sparse(), sparse()))
+	area := Inflight{Queues: 1, QueueSize: 128, Size: 1 << 40}
+	require.False(t, tell(t, s, MsgSetInflightFD, area.bytes(inflightSize+4), sparse()))
+	s.Close(nil)
+}
+
 // startRing starts ring 0.
 func startRing(t testing.TB, s *Session) {
 	const uva = 0x7f0000000000

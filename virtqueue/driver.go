@@ -57,9 +57,6 @@ func Layout(size int) (avail, used, total int) {
 	return nd, used, used + nu
 }
 
-// Free is how many descriptors are unused.
-func (d *Driver) Free() int { return len(d.free) }
-
 // Add puts a chain of elems into the ring, not yet visible to the device, and
 // returns its head; ok is false, and nothing done, where it does not fit.
 func (d *Driver) Add(elems []Elem) (head uint16, ok bool) {
@@ -74,7 +71,7 @@ func (d *Driver) Add(elems []Elem) (head uint16, ok bool) {
 			next = chain[i+1]
 		}
 		d.links[chain[i]] = next
-		PutDesc(d.desc[int(chain[i])*descSize:], e, more, next)
+		e.put(d.desc[int(chain[i])*descSize:], more, next)
 	}
 	head = chain[0]
 	d.length[head] = uint16(len(elems))
@@ -90,31 +87,34 @@ func (d *Driver) AddIndirect(elems []Elem, table []byte, addr uint64) (head uint
 		return 0, false
 	}
 	for i, e := range elems {
-		PutDesc(table[i*descSize:], e, i+1 < len(elems), uint16(i+1))
+		e.put(table[i*descSize:], i+1 < len(elems), uint16(i+1))
 	}
 	head = d.free[len(d.free)-1]
 	d.free = d.free[:len(d.free)-1]
-	b := d.desc[int(head)*descSize:]
-	PutDesc(b, Elem{Addr: addr, Len: uint32(len(elems) * descSize)}, false, 0)
-	binary.LittleEndian.PutUint16(b[12:], descIndirect)
+	PutDesc(d.desc[int(head)*descSize:], addr, uint32(len(elems)*descSize), DescIndirect, 0)
 	d.length[head] = 1
 	d.offer(head)
 	return head, true
 }
 
-// PutDesc writes one descriptor.
-func PutDesc(b []byte, e Elem, more bool, next uint16) {
-	flags := uint16(0)
-	if more {
-		flags |= descNext
-	}
-	if e.Write {
-		flags |= descWrite
-	}
-	binary.LittleEndian.PutUint64(b[0:], e.Addr)
-	binary.LittleEndian.PutUint32(b[8:], e.Len)
+// PutDesc writes one descriptor into b.
+func PutDesc(b []byte, addr uint64, n uint32, flags, next uint16) {
+	binary.LittleEndian.PutUint64(b[0:], addr)
+	binary.LittleEndian.PutUint32(b[8:], n)
 	binary.LittleEndian.PutUint16(b[12:], flags)
 	binary.LittleEndian.PutUint16(b[14:], next)
+}
+
+// put writes e as a descriptor that more follow, from next on, or none.
+func (e Elem) put(b []byte, more bool, next uint16) {
+	flags := uint16(0)
+	if more {
+		flags |= DescNext
+	}
+	if e.Write {
+		flags |= DescWrite
+	}
+	PutDesc(b, e.Addr, e.Len, flags, next)
 }
 
 func (d *Driver) offer(head uint16) {

@@ -1,6 +1,7 @@
 package virtqueue
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -111,15 +112,7 @@ func (q *Split) recover() error {
 			left = append(left, owed{h, binary.LittleEndian.Uint64(e[8:])})
 		}
 	}
-	slices.SortStableFunc(left, func(x, y owed) int {
-		switch {
-		case x.counter < y.counter:
-			return -1
-		case x.counter > y.counter:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(left, func(x, y owed) int { return cmp.Compare(x.counter, y.counter) })
 	for _, o := range left {
 		q.again = append(q.again, o.head)
 		q.record.counter = o.counter + 1

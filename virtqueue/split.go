@@ -7,13 +7,15 @@ import (
 	"github.com/elevisor/elevisor/internal/shm"
 )
 
-// Descriptor flags (virtio 1.3, 2.7.5) and the two suppression flags (2.7.7,
-// 2.7.10).
+// Descriptor flags (virtio 1.3, 2.7.5).
 const (
-	descNext     = 1
-	descWrite    = 2
-	descIndirect = 4
+	DescNext     = 1
+	DescWrite    = 2 // the device writes it
+	DescIndirect = 4
+)
 
+// The two suppression flags (virtio 1.3, 2.7.7, 2.7.10).
+const (
 	availNoInterrupt = 1
 	usedNoNotify     = 1
 )
@@ -84,20 +86,21 @@ func NewSplit(p Params) (*Split, error) {
 	return q, nil
 }
 
-// locate translates the ring's addresses. The parts must be aligned as the
-// specification asks, in the front-end's addresses and in ours.
+// locate translates the ring's addresses: all three or, with an error, none. The
+// parts must be aligned as the specification asks, in the front-end's addresses
+// and in ours.
 func (q *Split) locate(m *shm.Memory) error {
 	nd, na, nu := RingBytes(int(q.size))
-	for _, part := range []struct {
+	var at [3][]byte
+	for i, part := range [...]struct {
 		name  string
 		uva   uint64
 		n     int
 		align uint64
-		to    *[]byte
 	}{
-		{"descriptor table", q.p.Desc, nd, 16, &q.desc},
-		{"avail ring", q.p.Avail, na, 2, &q.avail},
-		{"used ring", q.p.Used, nu, 4, &q.used},
+		{"descriptor table", q.p.Desc, nd, 16},
+		{"avail ring", q.p.Avail, na, 2},
+		{"used ring", q.p.Used, nu, 4},
 	} {
 		b, ok := m.User(part.uva, uint64(part.n))
 		if !ok {
@@ -106,8 +109,9 @@ func (q *Split) locate(m *shm.Memory) error {
 		if part.uva%part.align != 0 || uint64(shm.Addr(b))%min(part.align, 4) != 0 {
 			return fmt.Errorf("%s at %#x is not aligned to %d", part.name, part.uva, part.align)
 		}
-		*part.to = b
+		at[i] = b
 	}
+	q.desc, q.avail, q.used = at[0], at[1], at[2]
 	return nil
 }
 
@@ -217,14 +221,14 @@ func (q *Split) walk(c *Chain, head uint16) {
 			return
 		}
 		d := readDesc(table, i)
-		if d.flags&descIndirect != 0 {
+		if d.flags&DescIndirect != 0 {
 			if table = q.indirect(d, indirect, c); table == nil {
 				return
 			}
 			indirect, entries, i = true, len(table)/descSize, 0
 			continue
 		}
-		write := d.flags&descWrite != 0
+		write := d.flags&DescWrite != 0
 		if total += uint64(d.len); total > 1<<32 {
 			c.spoil(FaultLength)
 			return
@@ -235,7 +239,7 @@ func (q *Split) walk(c *Chain, head uint16) {
 		}
 		writable = writable || write && d.len > 0
 		q.element(c, d, write)
-		if d.flags&descNext == 0 {
+		if d.flags&DescNext == 0 {
 			break
 		}
 		if i = int(d.next); i >= entries {
@@ -269,7 +273,7 @@ func (q *Split) element(c *Chain, d descriptor, write bool) {
 
 // indirect is the table that d points to, or nil with the fault in c.
 func (q *Split) indirect(d descriptor, nested bool, c *Chain) []byte {
-	if nested || d.flags&descNext != 0 || d.len == 0 || d.len%descSize != 0 {
+	if nested || d.flags&DescNext != 0 || d.len == 0 || d.len%descSize != 0 {
 		c.spoil(FaultIndirect)
 		return nil
 	}

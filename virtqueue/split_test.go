@@ -338,10 +338,10 @@ func FuzzInflight(f *testing.F) {
 // only, and a chain is one of a bounded number of segments.
 func FuzzChain(f *testing.F) {
 	seed := make([]byte, 512)
-	PutDesc(seed[0:], Elem{Addr: base + dataAt, Len: 16}, true, 1)
-	PutDesc(seed[16:], Elem{Addr: base + dataAt + 64, Len: 512, Write: true}, true, 2)
-	PutDesc(seed[32:], Elem{Addr: base + 0x100, Len: 64}, false, 0)
-	binary.LittleEndian.PutUint16(seed[44:], descIndirect)
+	Elem{Addr: base + dataAt, Len: 16}.put(seed[0:], true, 1)
+	Elem{Addr: base + dataAt + 64, Len: 512, Write: true}.put(seed[16:], true, 2)
+	Elem{Addr: base + 0x100, Len: 64}.put(seed[32:], false, 0)
+	binary.LittleEndian.PutUint16(seed[44:], DescIndirect)
 	f.Add(seed, uint16(3))
 	f.Fuzz(func(t *testing.T, ring []byte, idx uint16) {
 		r := newRig(t, 16, 0, nil)

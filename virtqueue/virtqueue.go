@@ -56,7 +56,9 @@ type Queue interface {
 	// Base is the answer to GET_VRING_BASE: where a successor goes on.
 	Base() uint32
 	// SetMemory moves the ring to a new memory table, at the same front-end
-	// addresses. An error breaks the queue. The caller keeps the table alive.
+	// addresses. An error breaks the queue, which then stays in the old table. The
+	// caller keeps alive the one that it is in: a broken queue still takes Push and
+	// Publish for the chains that are in flight.
 	SetMemory(m *shm.Memory) error
 	// Break makes the queue broken for a reason only the caller can see.
 	Break(reason string) error

@@ -82,11 +82,12 @@ func (r *Ring) enter(queued int, wait bool, timeout int64) unix.Errno {
 	return sysEnter(r.enterFD, queued, 1, flags, arg)
 }
 
-// submit makes room in a full submission queue. It runs where nothing can be
-// reported, so it goes on until it has; completions that are in the kernel's way
-// are put aside for Poll.
-func (r *Ring) submit() {
-	for r.Queued() == len(r.sqes) {
+// Submit hands all queued operations to the kernel, without waiting for any. Where
+// Enter leaves what the kernel cannot take yet to the next call, Submit goes on
+// until there is nothing left: after it, descriptors that were named may be closed.
+// Completions that are in the kernel's way are put aside for Poll.
+func (r *Ring) Submit() {
+	for r.Queued() > 0 {
 		switch errno := r.enter(r.Queued(), false, 0); errno {
 		case 0, unix.EINTR:
 		case unix.EAGAIN, unix.EBUSY:

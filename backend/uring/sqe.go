@@ -57,7 +57,7 @@ func userData(t Tag, index uint32) uint64 { return uint64(t)<<32 | uint64(index)
 // queued are submitted first.
 func (r *Ring) next(t Tag, index uint32) *sqe {
 	if r.Queued() == len(r.sqes) {
-		r.submit()
+		r.Submit()
 	}
 	e := &r.sqes[r.tail&uint32(len(r.sqes)-1)]
 	r.tail++ // the kernel sees it with the next Enter, when the entry is filled

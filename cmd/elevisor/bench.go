@@ -63,7 +63,7 @@ func (f *benchFlags) run(c *cobra.Command) error {
 		return err
 	}
 	res, err := measure(c.Context(), f.socket, guest.Options{
-		QueueSize: f.queueSize, Depth: f.o.Depth, MaxIO: f.o.BlockSize, Poll: f.poll,
+		Queues: f.o.Jobs, QueueSize: f.queueSize, Depth: f.o.Depth, MaxIO: f.o.BlockSize, Poll: f.poll,
 	}, f.o)
 	if err != nil {
 		return err

@@ -81,8 +81,8 @@ func demo(ctx context.Context) (rows []demoRow, served string, err error) {
 	if err = makeImage(disk.Path, demoDisk); err != nil {
 		return nil, "", err
 	}
-	tune(1)
-	d, err := serve.Open([]serve.Disk{disk}, zap.NewNop())
+	tune()
+	d, err := serve.Open([]serve.Disk{disk}, nil, zap.NewNop())
 	if err != nil {
 		return nil, "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -63,7 +64,9 @@ func TestRefusals(t *testing.T) {
 		{"--blk-file is missing", []string{"--socket-path", sock}},
 		{"give one of --socket-path and --fd", []string{"--blk-file", one}},
 		{"give one of --socket-path and --fd", []string{"--blk-file", one, "--socket-path", sock, "--fd", "3"}},
-		{"not a file descriptor", []string{"--blk-file", one, "--fd=-1"}},
+		{"--fd=-1: want a descriptor from 3 on", []string{"--blk-file", one, "--fd=-1"}},
+		{"--fd=0: want a descriptor from 3 on", []string{"--blk-file", one, "--fd=0"}},
+		{"--fd=2: want a descriptor from 3 on", []string{"--blk-file", one, "--fd=2"}},
 		{"read-only=on into --disk", []string{"--disk", "path=a,socket=b", "--read-only"}},
 		{"unknown key", []string{"--disk", "path=a,socket=b,colour=red"}},
 		{"unknown flag: --colour", []string{"--colour=red"}},
@@ -123,7 +126,7 @@ func TestServeAndBench(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, out, "IOPS=")
 	_, err = run(t.Context(), "bench", "--socket-path", sock, "--numjobs=3")
-	require.ErrorContains(t, err, "numjobs=3")
+	require.ErrorContains(t, err, "3 queues wanted, the server has 2")
 	stop()
 	require.NoError(t, <-ended)
 	require.NoFileExists(t, sock)
@@ -161,4 +164,25 @@ func TestEndInTime(t *testing.T) {
 	over := make(chan struct{})
 	close(over)
 	endInTime(t.Context(), over, zap.NewNop()) // all went well: it goes away
+}
+
+// SIGTERM ends a server that is still waiting for its image's lock. Run in a process
+// of its own, as above; this one holds the lock.
+func TestEndInTime_whileOpening(t *testing.T) {
+	if image := os.Getenv("ELEVISOR_TEST_LOCKED"); image != "" {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		_, err := run(ctx, "--blk-file", image, "--socket-path", image+".sock")
+		t.Fatalf("waited for the lock: %v", err)
+	}
+	image := filepath.Join(t.TempDir(), "img")
+	require.NoError(t, makeImage(image, 1<<20))
+	holder, err := backend.Open(image, backend.Options{Lock: true})
+	require.NoError(t, err)
+	defer holder.Close()
+	c := exec.Command(os.Args[0], "-test.run=^TestEndInTime_whileOpening$")
+	c.Env = append(os.Environ(), "ELEVISOR_TEST_LOCKED="+image)
+	out, err := c.CombinedOutput()
+	require.Equal(t, 1, c.ProcessState.ExitCode(), "%v", err)
+	require.NotContains(t, string(out), "waited for the lock")
 }

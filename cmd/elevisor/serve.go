@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -34,6 +33,7 @@ const endWithin = 900 * time.Millisecond
 
 type serveFlags struct {
 	disks        []string
+	domains      []string
 	socket       string
 	fd           int
 	file         string
@@ -53,7 +53,11 @@ func newServe() *cobra.Command {
 
 Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 
-` + serve.DiskKeys(),
+` + serve.DiskKeys() + `
+Disks on one physical disk share a scheduling domain, which is named after it;
+domain=private keeps a disk out. --domain describes one by its id:
+
+` + serve.DomainKeys(),
 		Example: "  elevisor serve --disk path=vm.img,socket=/run/vm.sock,cache=none,num-queues=2",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
@@ -64,6 +68,7 @@ Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 	fl.StringVarP(&f.file, "blk-file", "b", "", "the disk: a file or a block device")
 	fl.BoolVarP(&f.readOnly, "read-only", "r", false, "the guest cannot write")
 	fl.StringArrayVar(&f.disks, "disk", nil, "a disk as KEY=VALUE,... ; may be repeated")
+	fl.StringArrayVar(&f.domains, "domain", nil, "a scheduling domain as KEY=VALUE,... ; may be repeated")
 	fl.BoolVarP(&f.capabilities, "print-capabilities", "c", false, "print what this program can do, as JSON, and exit")
 	fl.BoolVar(&f.verbose, "verbose", false, "log every vhost-user message")
 	return c
@@ -80,14 +85,20 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	}
 	log := newLogger(f.verbose)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced
-	tune(len(specs))
-	d, err := serve.Open(specs, log)
-	if err != nil {
-		return err
+	tune()
+	domains := make([]serve.Domain, len(f.domains))
+	for i, s := range f.domains {
+		if domains[i], err = serve.ParseDomain(s); err != nil {
+			return err
+		}
 	}
 	over := make(chan struct{})
 	defer close(over)
-	go endInTime(c.Context(), over, log)
+	go endInTime(c.Context(), over, log) // from here on: opening waits for locks, and for disks
+	d, err := serve.Open(specs, domains, log)
+	if err != nil {
+		return err
+	}
 	err = d.Run(c.Context())
 	log.Info("ended")
 	return err
@@ -103,7 +114,7 @@ func endInTime(ctx context.Context, over <-chan struct{}, log *zap.Logger) {
 	select {
 	case <-over:
 	case <-time.After(endWithin):
-		log.Error("a disk does not answer; ended with requests in flight")
+		log.Error("a disk does not answer; ended without waiting for it")
 		os.Exit(1)
 	}
 }
@@ -127,8 +138,10 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 		return specs, nil
 	case f.file == "":
 		return nil, errors.New("--blk-file is missing")
-	case c.Flags().Changed("fd") && f.fd < 0:
-		return nil, fmt.Errorf("--fd=%d is not a file descriptor", f.fd)
+	case c.Flags().Changed("fd") && f.fd < 3:
+		// Whatever is opened next would get the number of a standard stream that we
+		// took over, and with it all that is logged: an image, or a guest's socket.
+		return nil, fmt.Errorf("--fd=%d: want a descriptor from 3 on, which is none of the standard streams", f.fd)
 	case (f.socket == "") == !c.Flags().Changed("fd"):
 		return nil, errors.New("give one of --socket-path and --fd")
 	}
@@ -140,16 +153,12 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 }
 
 // tune prepares the runtime: nothing is allocated per request, so collections are
-// left to the memory limit, and a loop that waits in the kernel must not keep the
-// control path from a processor.
-func tune(loops int) {
+// left to the memory limit.
+func tune() {
 	signal.Ignore(unix.SIGXFSZ) // a write past RLIMIT_FSIZE is EFBIG for its guest, not our end
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(-1)
 		debug.SetMemoryLimit(256 << 20)
-	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(loops+2, 4, runtime.NumCPU()))
 	}
 }
 

@@ -1,13 +1,8 @@
 package bench
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"math/rand/v2"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,124 +13,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// fake is a queue on a disk in memory that answers in random order, a few at a
-// time, and can be told to misbehave.
-type fake struct {
-	disk  []byte
-	bufs  []guest.Buf
-	room  int
-	busy  []want
-	ready []guest.Done
-	rng   *rand.Rand
-
-	spoil   func(n int, w want) (skip bool, status blk.Status)
-	served  int
-	overlap bool // two requests in flight touched the same sector
-	log     []want
-	keepLog bool
-	silent  bool
-}
-
-type want struct {
-	slot   int
-	op     blk.Op
-	sector blk.Sector
-	data   []guest.Buf
-}
-
-func newFake(disk []byte, depth, maxIO int) *fake {
-	f := &fake{disk: disk, room: depth, rng: rand.New(rand.NewPCG(1, 2)), busy: make([]want, 0, depth), ready: make([]guest.Done, 0, depth)}
-	for range depth {
-		f.bufs = append(f.bufs, guest.Buf{Bytes: make([]byte, maxIO)})
-	}
-	return f
-}
-
-func (f *fake) Depth() int                { return len(f.bufs) }
-func (f *fake) Buffer(slot int) guest.Buf { return f.bufs[slot] }
-func (f *fake) Kick()                     {}
-func (f *fake) InFlight() int             { return len(f.busy) + len(f.ready) }
-
-func (f *fake) Submit(slot int, op blk.Op, sector blk.Sector, data []guest.Buf) bool {
-	if len(f.busy) >= f.room {
-		return false
-	}
-	w := want{slot, op, sector, data}
-	for _, b := range f.busy {
-		f.overlap = f.overlap || b.sector < w.sector+w.sectors() && w.sector < b.sector+b.sectors()
-	}
-	f.busy = append(f.busy, w)
-	if f.keepLog {
-		f.log = append(f.log, w)
-	}
-	return true
-}
-
-func (w want) sectors() (n blk.Sector) {
-	for _, b := range w.data {
-		n += blk.Sector(len(b.Bytes) / blk.SectorSize)
-	}
-	return n
-}
-
-func (f *fake) Wait(time.Duration) error {
-	if f.silent {
-		time.Sleep(time.Millisecond)
-		return guest.ErrTimeout
-	}
-	for n := 1 + f.rng.IntN(len(f.busy)); n > 0; n-- {
-		i := f.rng.IntN(len(f.busy))
-		w := f.busy[i]
-		f.busy[i] = f.busy[len(f.busy)-1]
-		f.busy = f.busy[:len(f.busy)-1]
-		f.ready = append(f.ready, guest.Done{Slot: w.slot, Status: f.serve(w)})
-	}
-	return nil
-}
-
-func (f *fake) serve(w want) blk.Status {
-	f.served++
-	if f.spoil != nil {
-		if skip, status := f.spoil(f.served, w); skip || status != blk.StatusOK {
-			return status
-		}
-	}
-	at := w.sector.Bytes()
-	for _, b := range w.data {
-		if w.op == blk.OpWrite {
-			copy(f.disk[at:], b.Bytes)
-		} else {
-			copy(b.Bytes, f.disk[at:])
-		}
-		at += int64(len(b.Bytes))
-	}
-	return blk.StatusOK
-}
-
-func (f *fake) Reap(fn func(guest.Done)) (int, error) {
-	n := len(f.ready)
-	for _, d := range f.ready {
-		fn(d)
-	}
-	f.ready = f.ready[:0]
-	return n, nil
-}
-
-func run(t testing.TB, o Options, fs ...*fake) *Result {
-	t.Helper()
-	var qs []Queue
-	for _, f := range fs {
-		qs = append(qs, f)
-	}
-	res, err := Run(context.Background(), blk.Sector(len(fs[0].disk)/blk.SectorSize), qs, o)
-	require.NoError(t, err)
-	return res
-}
 
 func TestVerifyPassesOnAGoodDisk(t *testing.T) {
 	for _, rw := range []RW{Read, Write, RandRead, RandWrite, ReadWrite, RandReadWrite} {
@@ -374,59 +254,4 @@ func TestLatencyMerge(t *testing.T) {
 			t.Fatalf("mean %v, stddev %v, want %v, %v", parts[0].Mean(), parts[0].StdDev(), all.Mean(), all.StdDev())
 		}
 	})
-}
-
-func sample(t *testing.T) *Result {
-	return run(t, Options{RW: RandReadWrite, MixRead: 50, Depth: 4, IOSize: 4 << 20, Verify: true}, newFake(make([]byte, 1<<20), 4, 4096))
-}
-
-func TestTextOutput(t *testing.T) {
-	var b strings.Builder
-	require.NoError(t, sample(t).WriteText(&b))
-	for _, want := range []string{"randrw: (groupid=0, job=1 of 1): err= 0", "  read: IOPS=", "clat percentiles (", "99.99th=[", "verify: ", ", 0 wrong", "   READ: bw=", "  WRITE: bw="} {
-		assert.Contains(t, b.String(), want)
-	}
-}
-
-// TestJSONNamesAreFios compares the names, and the kinds of their values, with
-// those of the real fio.
-func TestJSONNamesAreFios(t *testing.T) {
-	path, err := exec.LookPath("fio")
-	if err != nil {
-		t.Skip("needs fio")
-	}
-	out, err := exec.Command(path, "--name=x", "--rw=randrw", "--bs=4k", "--size=1m", "--ioengine=null", "--continue_on_error=all", "--output-format=json").Output()
-	require.NoError(t, err)
-	var fios, ours map[string]any
-	require.NoError(t, json.Unmarshal(out, &fios))
-	var b bytes.Buffer
-	require.NoError(t, sample(t).WriteJSON(&b, Origin{Version: "elevisor-test", Time: time.Unix(1e9, 0)}))
-	require.NoError(t, json.Unmarshal(b.Bytes(), &ours))
-	assert.Equal(t, "elevisor-test", ours["fio version"])
-	job := ours["jobs"].([]any)[0].(map[string]any)
-	delete(job, "verify")      // ours
-	delete(job, "job options") // free words
-	sameNames(t, "", fios, ours)
-	read := job["read"].(map[string]any)
-	clat := read["clat_ns"].(map[string]any)
-	assert.Equal(t, read["total_ios"], clat["N"])
-	assert.Len(t, clat["percentile"], len(percentiles))
-	assert.LessOrEqual(t, clat["percentile"].(map[string]any)["1.000000"], clat["percentile"].(map[string]any)["99.990000"])
-}
-
-func sameNames(t *testing.T, at string, fios, ours any) {
-	switch o := ours.(type) {
-	case map[string]any:
-		f, ok := fios.(map[string]any)
-		require.True(t, ok, "%s is no object in fio's output", at)
-		for k, v := range o {
-			if assert.Contains(t, f, k, "%s: not a name of fio's", at) {
-				sameNames(t, at+"/"+k, f[k], v)
-			}
-		}
-	case []any:
-		sameNames(t, at+"[]", fios.([]any)[0], o[0])
-	default:
-		assert.IsType(t, fios, ours, at)
-	}
 }

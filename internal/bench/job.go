@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func newJob(o *Options, index int, q Queue, clk clock.Monotonic) *job {
 	blocks := uint64(size / int64(o.BlockSize))
 	j := &job{
 		o: o, q: q, clock: clk, first: blk.Sector(offset / blk.SectorSize), blocks: blocks,
-		pick: newPicker(o, index, blocks), limit: or(o.IOSize, int64(blocks)*int64(o.BlockSize)),
+		pick: newPicker(o, index, blocks), limit: cmp.Or(o.IOSize, int64(blocks)*int64(o.BlockSize)),
 		ios: make([]access, o.Depth), free: make([]int, 0, o.Depth), batch: make([]int, 0, o.Depth),
 	}
 	if o.TimeBased {

@@ -95,10 +95,11 @@ func (s *Stats) merge(o *Stats) {
 }
 
 // Percentile of the completion latencies in nanoseconds, within a thousandth; 0
-// where there are none.
+// where there are none. The histogram answers with the upper end of a bucket,
+// which may lie above the largest time there was.
 func (s *Stats) Percentile(p float64) int64 {
 	if s.IOs == 0 {
 		return 0
 	}
-	return s.hist.ValueAtPercentile(p)
+	return min(s.hist.ValueAtPercentile(p), s.Clat.Max)
 }

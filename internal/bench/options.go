@@ -8,6 +8,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -92,10 +93,10 @@ const DefaultStall = 60 * time.Second
 // normalize fills defaults in and checks o against a disk of capacity sectors and
 // the number and depth of its queues.
 func (o *Options) normalize(capacity blk.Sector, queues []Queue) error {
-	o.Name = or(o.Name, o.RW.String())
-	o.BlockSize = or(o.BlockSize, 4096)
-	o.Depth, o.Jobs, o.Segments = or(o.Depth, 1), or(o.Jobs, 1), or(o.Segments, 1)
-	o.Stall = or(o.Stall, DefaultStall)
+	o.Name = cmp.Or(o.Name, o.RW.String())
+	o.BlockSize = cmp.Or(o.BlockSize, 4096)
+	o.Depth, o.Jobs, o.Segments = cmp.Or(o.Depth, 1), cmp.Or(o.Jobs, 1), cmp.Or(o.Segments, 1)
+	o.Stall = cmp.Or(o.Stall, DefaultStall)
 	disk := capacity.Bytes()
 	if o.Size == 0 {
 		o.Size = disk - o.Offset
@@ -147,12 +148,4 @@ func (o *Options) region(job int) (offset, size int64) {
 		return o.Offset + int64(job)*size, size
 	}
 	return o.Offset + int64(job)*o.Increment, o.Size
-}
-
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }

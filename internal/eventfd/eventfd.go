@@ -4,17 +4,20 @@ package eventfd
 
 import (
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// FD is one notification descriptor. Notify may be called from any goroutine;
-// the rest belongs to the owner.
+// FD is one notification descriptor. Notify may be called from any goroutine, also
+// during and after Close; the rest belongs to the owner.
 type FD struct {
-	fd     int
-	closed atomic.Bool
+	fd int
+	// mu holds Close back while somebody notifies: the number of a closed descriptor
+	// is soon that of another file, and 8 bytes would land in it.
+	mu     sync.RWMutex
+	closed bool
 }
 
 // New makes an eventfd.
@@ -62,8 +65,14 @@ func (e *FD) Raw() int { return e.fd }
 var one = [8]byte{1}
 
 // Notify wakes whoever waits. A full counter or a peer that has gone is no
-// error: there is nobody left to wake.
-func (e *FD) Notify() { rawWrite(e.fd, &one) }
+// error: there is nobody left to wake. After Close it does nothing.
+func (e *FD) Notify() {
+	e.mu.RLock()
+	if !e.closed {
+		rawWrite(e.fd, &one)
+	}
+	e.mu.RUnlock()
+}
 
 // Take reads the counter and sets it to zero, without waiting; 0 means that
 // nobody notified. The descriptor must be non-blocking.
@@ -91,7 +100,13 @@ func (e *FD) Wait(d time.Duration) bool {
 
 // Close closes the descriptor once.
 func (e *FD) Close() {
-	if e != nil && e.closed.CompareAndSwap(false, true) {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.closed = true
 		_ = unix.Close(e.fd)
 	}
 }

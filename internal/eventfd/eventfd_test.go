@@ -25,6 +25,20 @@ func TestFD(t *testing.T) {
 	none.Close()
 }
 
+// The number of a closed descriptor is the next file's: a late Notify must not
+// write to that.
+func TestNotify_afterClose(t *testing.T) {
+	e, err := New()
+	require.NoError(t, err)
+	e.Close()
+	next, err := New()
+	require.NoError(t, err)
+	defer next.Close()
+	require.Equal(t, e.Raw(), next.Raw(), "the number is used again")
+	e.Notify()
+	require.Zero(t, next.Take())
+}
+
 // A full counter neither blocks the one who notifies nor loses the wake.
 func TestNotify_fullCounter(t *testing.T) {
 	e, err := New()

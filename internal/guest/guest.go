@@ -15,6 +15,7 @@
 package guest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -45,20 +46,12 @@ type Options struct {
 }
 
 func (o *Options) normalize() {
-	o.QueueSize = or(o.QueueSize, 128)
-	o.Depth = or(o.Depth, o.QueueSize)
-	o.Segments, o.Ranges = or(o.Segments, 1), or(o.Ranges, 1)
-	o.MaxIO = or(o.MaxIO, 4096)
-	o.Features, o.Protocol = or(o.Features, DefaultFeatures), or(o.Protocol, DefaultProtocol)
-	o.Timeout = or(o.Timeout, 30*time.Second)
-}
-
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
+	o.QueueSize = cmp.Or(o.QueueSize, 128)
+	o.Depth = cmp.Or(o.Depth, o.QueueSize)
+	o.Segments, o.Ranges = cmp.Or(o.Segments, 1), cmp.Or(o.Ranges, 1)
+	o.MaxIO = cmp.Or(o.MaxIO, 4096)
+	o.Features, o.Protocol = cmp.Or(o.Features, DefaultFeatures), cmp.Or(o.Protocol, DefaultProtocol)
+	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 }
 
 // The guest's one memory region. Its file offset is guardSize, so that all three
@@ -100,7 +93,7 @@ func Start(path string, o Options) (_ *Guest, err error) {
 			g.Close()
 		}
 	}()
-	g.opt.Queues = or(o.Queues, s.Queues)
+	g.opt.Queues = cmp.Or(o.Queues, s.Queues)
 	if o.Queues > s.Queues {
 		return nil, fmt.Errorf("%d queues wanted, the server has %d", o.Queues, s.Queues)
 	}

@@ -7,13 +7,6 @@ import (
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// Descriptor flags (virtio 1.3, 2.7.5).
-const (
-	DescNext     = 1
-	DescWrite    = 2
-	DescIndirect = 4
-)
-
 // Ring is a split ring in guest memory with no driver behind it: a test writes
 // into it what it likes. A Queue keeps its ring in order by itself.
 type Ring struct {
@@ -41,14 +34,6 @@ func ringAt(a *arena, size int) (Ring, Buf) {
 // DescBytes is descriptor i.
 func (r Ring) DescBytes(i int) []byte { return r.Desc.Bytes[16*i : 16*i+16] }
 
-// PutDesc writes a descriptor with any flags into b.
-func PutDesc(b []byte, addr uint64, n uint32, flags, next uint16) {
-	binary.LittleEndian.PutUint64(b[0:], addr)
-	binary.LittleEndian.PutUint32(b[8:], n)
-	binary.LittleEndian.PutUint16(b[12:], flags)
-	binary.LittleEndian.PutUint16(b[14:], next)
-}
-
 // SetHead writes entry i of the avail ring, which wraps.
 func (r Ring) SetHead(i, head uint16) {
 	shm.Store16(r.Avail.Bytes, 4+2*(int(i)%r.Size), head)
@@ -60,12 +45,6 @@ func (r Ring) SetAvail(idx uint16) {
 	shm.Store16(r.Avail.Bytes, 2, idx)
 	shm.Fence()
 }
-
-// AvailIdx is avail.idx.
-func (r Ring) AvailIdx() uint16 { return shm.Load16(r.Avail.Bytes, 2) }
-
-// SetAvailFlags writes avail.flags: 1 asks for no calls, where EVENT_IDX is off.
-func (r Ring) SetAvailFlags(v uint16) { shm.Store16(r.Avail.Bytes, 0, v) }
 
 // SetUsedEvent writes the used index beyond which the driver wants a call.
 func (r Ring) SetUsedEvent(v uint16) {

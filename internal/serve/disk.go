@@ -11,6 +11,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/virtqueue"
 )
 
 // Disk is what an operator says of one disk. The zero value of a field is its
@@ -36,30 +38,36 @@ type Disk struct {
 	AIO           backend.AIO
 	NoDiscard     bool
 	NoLock        bool
+	Domain        string // of that name; Private; default: with the other disks on the same physical disk
+	Prio          blk.Prio
+
+	// Slow makes the image as slow as that, for demonstrations and tests: no word on
+	// the command line.
+	Slow backend.RateOptions
 
 	// For tests of limits: no words on the command line. Sectors.
 	MaxDiscard, MaxWriteZeroes, DiscardAlignment blk.Sector
 	MaxWriteZeroesSeg                            int
 }
 
-// key is one word of --disk and what it does.
-type key struct {
+// key is one word of an option and what it does to a T.
+type key[T any] struct {
 	name  string
 	value string // for the help text
-	set   func(d *Disk, v string) error
+	set   func(d *T, v string) error
 }
 
 // diskKeys are in the order in which help prints them.
-var diskKeys = []key{
+var diskKeys = []key[Disk]{
 	{"id", "NAME", text(func(d *Disk) *string { return &d.ID })},
 	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N", text(func(d *Disk) *string { return &d.Path })},
 	{"socket", "PATH", text(func(d *Disk) *string { return &d.Socket })},
 	{"fd", "N", number(3, 1<<20, func(d *Disk) *int { return &d.FD })},
 	{"read-only", "on|off", flag(func(d *Disk, on bool) { d.ReadOnly = on })},
 	{"serial", "TEXT", text(func(d *Disk) *string { return &d.Serial })},
-	{"num-queues", "N", number(1, 256, func(d *Disk) *int { return &d.NumQueues })},
-	{"queue-size", "N", number(1, 32768, func(d *Disk) *int { return &d.QueueSize })},
-	{"seg-max", "N", number(1, 4094, func(d *Disk) *int { return &d.SegMax })},
+	{"num-queues", "N", number(1, device.MaxQueues, func(d *Disk) *int { return &d.NumQueues })},
+	{"queue-size", "N", number(1, virtqueue.MaxSize, func(d *Disk) *int { return &d.QueueSize })},
+	{"seg-max", "N", number(1, virtqueue.MaxChain-2, func(d *Disk) *int { return &d.SegMax })},
 	{"size-max", "BYTES", number(1, 1<<31-1, func(d *Disk) *int { return &d.SizeMax })},
 	{"logical-block-size", "BYTES", number(512, 65536, func(d *Disk) *int { return &d.LogicalBlock })},
 	{"physical-block-size", "BYTES", number(512, 1<<20, func(d *Disk) *int { return &d.PhysicalBlock })},
@@ -69,13 +77,17 @@ var diskKeys = []key{
 	{"cache", "writeback|writethrough|none|directsync|unsafe", parsed(backend.ParseCache, func(d *Disk) *backend.Cache { return &d.Cache })},
 	{"aio", "auto|io_uring|threads", parsed(backend.ParseAIO, func(d *Disk) *backend.AIO { return &d.AIO })},
 	{"discard", "unmap|ignore", discard},
+	{"domain", "NAME|private", text(func(d *Disk) *string { return &d.Domain })},
+	{"prio", "rt|be|idle", prio},
 	{"lock", "on|off", flag(func(d *Disk, on bool) { d.NoLock = !on })},
 }
 
 // DiskKeys prints the words of --disk, one a line.
-func DiskKeys() string {
+func DiskKeys() string { return help(diskKeys) }
+
+func help[T any](keys []key[T]) string {
 	var b strings.Builder
-	for _, k := range diskKeys {
+	for _, k := range keys {
 		fmt.Fprintf(&b, "  %s=%s\n", k.name, k.value)
 	}
 	return b.String()
@@ -85,20 +97,52 @@ func DiskKeys() string {
 // QEMU.
 func ParseDisk(s string) (Disk, error) {
 	var d Disk
+	err := parse("--disk", diskKeys, &d, s, nil)
+	if err == nil {
+		err = d.check()
+	}
+	return d, err
+}
+
+// parse sets what s says in to; a key that is not among keys goes to other.
+func parse[T any](option string, keys []key[T], to *T, s string, other func(name, v string) error) error {
 	for _, item := range splitCommas(s) {
 		name, v, ok := strings.Cut(item, "=")
 		if !ok {
-			return d, fmt.Errorf("%q in --disk is not KEY=VALUE", item)
+			return fmt.Errorf("%q in %s is not KEY=VALUE", item, option)
 		}
-		i := slices.IndexFunc(diskKeys, func(k key) bool { return k.name == strings.ReplaceAll(name, "_", "-") })
-		if i < 0 {
-			return d, fmt.Errorf("unknown key %q in --disk; there are: %s", name, strings.Join(keyNames(), ", "))
+		i := slices.IndexFunc(keys, func(k key[T]) bool { return k.set != nil && k.name == strings.ReplaceAll(name, "_", "-") })
+		var err error
+		switch {
+		case i >= 0:
+			err = keys[i].set(to, v)
+		case other != nil:
+			err = other(name, v)
+		default:
+			return fmt.Errorf("unknown key %q in %s; there are: %s", name, option, strings.Join(names(keys), ", "))
 		}
-		if err := diskKeys[i].set(&d, v); err != nil {
-			return d, fmt.Errorf("%s=%q: %w", name, v, err)
+		if err != nil {
+			return fmt.Errorf("%s=%q: %w", name, v, err)
 		}
 	}
-	return d, d.check()
+	return nil
+}
+
+func names[T any](keys []key[T]) (all []string) {
+	for _, k := range keys {
+		all = append(all, k.name)
+	}
+	return all
+}
+
+func prio(d *Disk, v string) error {
+	for p, name := range map[blk.Prio]string{blk.PrioRT: "rt", blk.PrioBE: "be", blk.PrioIdle: "idle"} {
+		if v == name {
+			d.Prio = p
+			return nil
+		}
+	}
+	return fmt.Errorf("want rt, be or idle")
 }
 
 // check refuses what no single key shows to be wrong.
@@ -122,13 +166,6 @@ func (d *Disk) check() error {
 	return nil
 }
 
-func keyNames() (names []string) {
-	for _, k := range diskKeys {
-		names = append(names, k.name)
-	}
-	return names
-}
-
 // splitCommas splits at single commas; two stand for one.
 func splitCommas(s string) []string {
 	items := strings.Split(strings.ReplaceAll(s, ",,", "\x00"), ",")
@@ -138,15 +175,15 @@ func splitCommas(s string) []string {
 	return items
 }
 
-func text(at func(*Disk) *string) func(*Disk, string) error {
-	return func(d *Disk, v string) error {
+func text[T any](at func(*T) *string) func(*T, string) error {
+	return func(d *T, v string) error {
 		*at(d) = v
 		return nil
 	}
 }
 
-func number(lo, hi int, at func(*Disk) *int) func(*Disk, string) error {
-	return func(d *Disk, v string) error {
+func number[T any](lo, hi int, at func(*T) *int) func(*T, string) error {
+	return func(d *T, v string) error {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < lo || n > hi {
 			return fmt.Errorf("want a number from %d to %d", lo, hi)

@@ -1,6 +1,9 @@
 package serve
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/elevisor/elevisor/backend"
@@ -52,22 +55,127 @@ func TestOpen_givesUpAll(t *testing.T) {
 		{ID: "b", Path: "mem:?size=1M", Socket: dir + "/s"},     // the socket twice
 		{ID: "b", Path: "mem:?size=1M", Socket: dir + "/s2", SegMax: 9999},
 	} {
-		_, err := Open([]Disk{good, bad}, zap.NewNop())
+		_, err := Open([]Disk{good, bad}, nil, zap.NewNop())
 		require.Error(t, err)
 		require.NoFileExists(t, good.Socket)
 	}
-	d, err := Open([]Disk{good}, zap.NewNop())
+	d, err := Open([]Disk{good}, nil, zap.NewNop())
 	require.NoError(t, err)
 	d.Close()
 	require.NoFileExists(t, good.Socket)
 }
 
-func TestStats(t *testing.T) {
-	d, err := Open([]Disk{{ID: "a", Path: "null:?size=1M", Socket: t.TempDir() + "/s"}}, zap.NewNop())
+func TestParseDomain(t *testing.T) {
+	d, err := ParseDomain("id=hdd0,scheduler=deadline,workers=2,queue_depth=4,rotational=off,read_expire=100,nomerges=1")
+	require.NoError(t, err)
+	require.Equal(t, Domain{
+		ID: "hdd0", Scheduler: "deadline", Workers: 2, QueueDepth: 4, Rotational: "off",
+		Knobs: []Knob{{"read_expire", "100"}, {"nomerges", "1"}},
+	}, d)
+	for s, want := range map[string]string{
+		"scheduler=none":         "needs an id",
+		"id=private":             "needs an id",
+		"id=x,workers=0":         `workers="0": want a number from 1 to 64`,
+		"id=x,queue-depth=1025":  `want a number from 1 to 1024`,
+		"id=x,rotational=rarely": "want on, off or auto",
+		"id=x,none":              "not KEY=VALUE",
+	} {
+		_, err := ParseDomain(s)
+		require.ErrorContains(t, err, want, s)
+	}
+}
+
+// Which disks share a domain.
+func TestDomains(t *testing.T) {
+	dir := t.TempDir()
+	n := 0
+	disk := func(path, domain string) Disk {
+		n++
+		return Disk{ID: fmt.Sprint("d", n), Path: path, Domain: domain, Socket: fmt.Sprint(dir, "/s", n)}
+	}
+	file := func(name string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+		return path
+	}
+	a, b, c := file("a"), file("b"), file("c")
+	d, err := Open([]Disk{
+		disk(a, ""), disk(b, ""), disk(a, ""), disk(c, Private), disk("mem:?size=1M", "x"), disk("mem:?size=1M", "x"), disk("null:?size=1M", ""),
+	}, []Domain{{ID: "x", Scheduler: "deadline", QueueDepth: 7}}, zap.NewNop())
 	require.NoError(t, err)
 	defer d.Close()
-	_, err = d.Stats("a")
+	of := func(i int) *domain { return d.disks[i].domain }
+	require.Same(t, of(0), of(2), "one image, one domain")
+	require.Same(t, d.disks[0].image, d.disks[2].image)
+	if len(d.disks[0].image.Info().Physical.Devices) > 0 {
+		require.Same(t, of(0), of(1), "one physical disk, one domain")
+	}
+	require.NotSame(t, of(0), of(3))
+	require.Equal(t, "private:d4", of(3).id)
+	require.Same(t, of(4), of(5))
+	require.NotSame(t, d.disks[4].image, d.disks[5].image, "each mem: is its own")
+	require.Equal(t, "deadline", of(4).name)
+	require.Equal(t, "d7", of(6).id)
+	require.Equal(t, "none", of(6).name)
+	s, err := d.DomainStats("d5")
 	require.NoError(t, err)
-	_, err = d.Stats("b")
-	require.ErrorContains(t, err, `no disk "b"`)
+	require.Equal(t, 7, s.Depth)
+	_, err = d.DomainStats("d9")
+	require.ErrorContains(t, err, `no disk "d9"; there are d1, d2`)
 }
+
+func TestDomains_refused(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+	one := Disk{ID: "1", Path: path, Socket: dir + "/1"}
+	for want, c := range map[string]struct {
+		second  Disk
+		domains []Domain
+	}{
+		"one image cannot be in two":  {second: Disk{ID: "2", Path: path, Socket: dir + "/2", Domain: Private}},
+		"ask for different things":    {second: Disk{ID: "2", Path: path, Socket: dir + "/2", Cache: backend.CacheWritethrough}},
+		"domain y has no disk":        {domains: []Domain{{ID: "y"}}},
+		`domain id "y" is used twice`: {domains: []Domain{{ID: "y"}, {ID: "y"}}},
+		`"fast" is unknown`:           {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "fast"}}},
+		"can run on several loops":    {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "deadline", Workers: 2}}},
+		"no_such_knob":                {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Knobs: []Knob{{"no_such_knob", "1"}}}}},
+	} {
+		disks := []Disk{one}
+		if c.second.ID != "" {
+			disks = append(disks, c.second)
+		}
+		_, err := Open(disks, c.domains, zap.NewNop())
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// What auto chooses, and why; the operator's word wins.
+func TestChoose(t *testing.T) {
+	for _, c := range []struct {
+		name, rotational string
+		physical         backend.Physical
+		info             bool
+		want, because    string
+	}{
+		{want: "none", because: "on tmpfs", physical: backend.Physical{Reason: "on tmpfs"}},
+		{want: "timeslice", because: "sda is rotational", info: true, physical: backend.Physical{Rotational: true, Believed: true, Reason: "sda is rotational"}},
+		{want: "none", because: "vda is virtual", info: true, physical: backend.Physical{Rotational: true, Reason: "vda is virtual"}},
+		{rotational: "on", want: "timeslice", because: "rotational=on"},
+		{rotational: "off", want: "none", because: "rotational=off", info: true, physical: backend.Physical{Rotational: true, Believed: true}},
+		{name: "deadline", rotational: "on", want: "deadline", because: "the operator's choice"},
+		{name: "auto", rotational: "on", want: "timeslice", because: "rotational=on"},
+	} {
+		d := &domain{spec: Domain{Rotational: c.rotational}, images: []*image{{Image: fakeImage{backend.Info{Rotational: c.info, Physical: c.physical}}}}}
+		name, because, err := d.choose(c.name)
+		require.NoError(t, err)
+		require.Equal(t, c.want, name)
+		require.Equal(t, c.because, because)
+	}
+}
+
+type fakeImage struct{ info backend.Info }
+
+func (f fakeImage) Info() backend.Info                           { return f.info }
+func (f fakeImage) Attach(backend.Host) (backend.Backend, error) { return nil, nil }
+func (f fakeImage) Close() error                                 { return nil }

@@ -4,145 +4,165 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/sched"
 	"github.com/elevisor/elevisor/vhost"
 	"go.uber.org/zap"
 )
 
-// depth is how many requests a loop keeps on its disks at a time.
-const depth = 256
+// defaultDepth is how many requests a domain keeps on its disks at a time.
+const defaultDepth = 256
 
 // Daemon is a set of disks that are being served.
 type Daemon struct {
-	log   *zap.Logger
-	disks []*served
+	log     *zap.Logger
+	images  []*image
+	domains []*domain
+	disks   []*served
 }
 
 // served is one disk with all that belongs to it.
 type served struct {
 	spec   Disk
-	image  backend.Image
-	loop   *device.Loop
+	image  *image
+	domain *domain
 	device *device.Device
 	server *vhost.Server
 	log    *zap.Logger
 }
 
 // Open opens all disks and their sockets; with an error, none stays open.
-func Open(disks []Disk, log *zap.Logger) (*Daemon, error) {
+func Open(disks []Disk, domains []Domain, log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{log: log}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
+	if err = d.plan(disks, domains); err != nil {
+		return nil, err
+	}
+	loops := 0
+	for _, x := range d.domains {
+		loops += max(x.spec.Workers, 1)
+	}
+	giveProcessors(loops)
+	for _, x := range d.domains {
+		if err = x.start(d.engine(x)); err != nil {
+			return nil, fmt.Errorf("domain %s: %w", x.id, err)
+		}
+	}
+	for _, s := range d.disks {
+		if err = s.open(); err != nil {
+			return nil, fmt.Errorf("disk %s: %w", s.spec.ID, err)
+		}
+	}
+	return d, nil
+}
+
+// plan opens the images and settles which disk is in which domain.
+func (d *Daemon) plan(disks []Disk, domains []Domain) error {
+	for _, spec := range domains {
+		for _, x := range d.domains {
+			if x.id == spec.ID {
+				return fmt.Errorf("domain id %q is used twice", spec.ID)
+			}
+		}
+		d.addDomain(spec)
+	}
 	ids := map[string]bool{}
 	for _, spec := range disks {
 		if spec.ID == "" {
 			spec.ID = defaultID(spec.Path)
 		}
-		err := spec.check()
-		if err == nil && ids[spec.ID] {
-			err = fmt.Errorf("disk id %q is used twice", spec.ID)
+		if err := spec.check(); err != nil {
+			return err
+		}
+		if ids[spec.ID] {
+			return fmt.Errorf("disk id %q is used twice", spec.ID)
 		}
 		ids[spec.ID] = true
-		var s *served
-		if err == nil {
-			s, err = open(spec, log.With(zap.String("disk", spec.ID)))
+		s := &served{spec: spec, log: d.log.With(zap.String("disk", spec.ID))}
+		d.disks = append(d.disks, s)
+		var err error
+		if s.image, err = d.image(spec, disks, s.log); err == nil {
+			s.domain, err = d.domainOf(spec, s.image)
 		}
 		if err != nil {
-			d.Close()
-			return nil, err
+			return fmt.Errorf("disk %s: %w", spec.ID, err)
 		}
-		d.disks = append(d.disks, s)
 	}
-	return d, nil
+	for _, x := range d.domains {
+		if len(x.images) == 0 {
+			return fmt.Errorf("domain %s has no disk", x.id)
+		}
+	}
+	return nil
+}
+
+// engine is how the loops of x wait: with io_uring unless every image in it is
+// served by threads.
+func (d *Daemon) engine(x *domain) device.Engine {
+	threads, uring := true, false
+	for _, i := range x.images {
+		threads = threads && i.opts.AIO == backend.AIOThreads
+		uring = uring || i.opts.AIO == backend.AIOURing
+	}
+	switch {
+	case threads:
+		return device.EnginePoll
+	case uring:
+		return device.EngineURing
+	}
+	return device.EngineAuto
+}
+
+// giveProcessors sees to it that a loop that waits in the kernel, and keeps its
+// processor of Go's while it does, leaves some for everybody else.
+func giveProcessors(loops int) {
+	if want := max(loops+2, 4); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < want {
+		runtime.GOMAXPROCS(want)
+	}
 }
 
 // defaultID names a disk after its image.
 func defaultID(path string) string {
-	if kind, _, ok := strings.Cut(path, ":"); ok && (kind == "mem" || kind == "null") {
+	if anonymous(path) {
+		kind, _, _ := strings.Cut(path, ":")
 		return kind
 	}
-	id := filepath.Base(path)
-	return id[:min(len(id), blk.IDSize)]
+	return filepath.Base(path)
 }
 
-func open(spec Disk, log *zap.Logger) (_ *served, err error) {
-	s := &served{spec: spec, log: log}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("disk %s: %w", spec.ID, err)
-			s.close()
-		}
-	}()
-	if s.image, err = openImage(spec, log); err != nil {
-		return nil, err
-	}
-	engine := device.EngineAuto
-	switch spec.AIO {
-	case backend.AIOURing:
-		engine = device.EngineURing
-	case backend.AIOThreads:
-		engine = device.EnginePoll
-	}
-	loop := device.NewLoop(&sched.None{}, depth)
-	info := s.image.Info()
-	image := &blk.Disk{Name: spec.ID, Sectors: info.Sectors}
-	err = loop.Start(engine, clock.Start().Now, log, func(h backend.Host) (err error) {
-		image.Index, err = loop.Attach(s.image, h)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.loop = loop
+// open makes the device, on the loops of its domain, and its socket.
+func (s *served) open() (err error) {
+	spec := &s.spec
 	s.device, err = device.New(device.Options{
-		ID: spec.ID, Serial: spec.Serial, Disk: image, Info: info, Loops: []*device.Loop{loop},
+		ID: spec.ID, Serial: spec.Serial, Disk: s.image.disk, Info: s.image.Info(), Loops: s.domain.loops, Index: s.domain.devices,
 		NumQueues: spec.NumQueues, QueueSize: spec.QueueSize, SegMax: spec.SegMax, SizeMax: spec.SizeMax,
 		Offset: blk.Sector(spec.Offset / blk.SectorSize), Size: blk.Sector(spec.Size / blk.SectorSize),
-		ReadOnly: spec.ReadOnly, MaxDiscardSeg: spec.DiscardSeg,
+		ReadOnly: spec.ReadOnly, MaxDiscardSeg: spec.DiscardSeg, Prio: spec.Prio,
 		WriteCache: !spec.Cache.Through(),
 		MaxDiscard: spec.MaxDiscard, MaxWriteZeroes: spec.MaxWriteZeroes, DiscardAlignment: spec.DiscardAlignment,
-		MaxWriteZeroesSeg: spec.MaxWriteZeroesSeg, Log: log,
+		MaxWriteZeroesSeg: spec.MaxWriteZeroesSeg, Log: s.log,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
+	s.domain.devices++
 	if spec.FD != 0 {
-		s.server, err = vhost.FromFD(spec.FD, log)
+		s.server, err = vhost.FromFD(spec.FD, s.log)
 	} else {
-		s.server, err = vhost.Listen(spec.Socket, log)
+		s.server, err = vhost.Listen(spec.Socket, s.log)
 	}
-	return s, err
-}
-
-// A predecessor that was killed holds its lock until the kernel has finished what
-// it had in flight; then the lock is ours. Whoever holds it longer is alive.
-const (
-	lockWait  = 5 * time.Second
-	lockRetry = 5 * time.Millisecond
-)
-
-func openImage(spec Disk, log *zap.Logger) (backend.Image, error) {
-	waiting := false
-	for end := clock.Start(); ; clock.Sleep(lockRetry) {
-		image, err := backend.Open(spec.Path, backend.Options{
-			ReadOnly: spec.ReadOnly, Cache: spec.Cache, AIO: spec.AIO, Lock: !spec.NoLock, Discard: !spec.NoDiscard,
-			LogicalBlock: uint32(spec.LogicalBlock), PhysicalBlock: uint32(spec.PhysicalBlock),
-		})
-		if !errors.Is(err, backend.ErrLocked) || end.Now() > blk.Instant(lockWait) {
-			return image, err
-		}
-		if !waiting {
-			log.Info("image is locked; waiting", zap.String("path", spec.Path), zap.Duration("at most", lockWait))
-			waiting = true
-		}
-	}
+	return err
 }
 
 // Run serves until ctx ends, or every disk's only client has gone, and closes
@@ -170,7 +190,7 @@ func (s *served) announce() {
 	info := s.image.Info()
 	fields := []zap.Field{
 		zap.String("path", s.spec.Path), zap.Int64("bytes", info.Sectors.Bytes()), zap.Bool("read-only", info.ReadOnly),
-		zap.String("aio", info.Engine), zap.Bool("direct", info.Direct),
+		zap.String("aio", info.Engine), zap.Bool("direct", info.Direct), zap.String("domain", s.domain.id),
 	}
 	if s.spec.FD != 0 {
 		s.log.Info("serving", append(fields, zap.Int("fd", s.spec.FD))...)
@@ -179,34 +199,51 @@ func (s *served) announce() {
 	s.log.Info("listening", append(fields, zap.String("socket", s.spec.Socket))...)
 }
 
-// Stats is what disk id has done so far.
-func (d *Daemon) Stats(id string) (device.QueueStats, error) {
-	for _, s := range d.disks {
-		if s.spec.ID == id {
-			return s.device.Stats(), nil
-		}
-	}
-	return device.QueueStats{}, fmt.Errorf("there is no disk %q", id)
-}
-
 // Close ends all disks; the sockets are closed already, or were never served.
 func (d *Daemon) Close() {
 	for _, s := range d.disks {
-		s.close()
-	}
-	d.disks = nil
-}
-
-func (s *served) close() {
-	if s.server != nil {
-		s.server.Close()
-	}
-	if s.loop != nil {
-		s.loop.Stop()
-	}
-	if s.image != nil {
-		if err := s.image.Close(); err != nil {
-			s.log.Error("image did not close cleanly", zap.Error(err))
+		if s.server != nil {
+			s.server.Close()
 		}
 	}
+	for _, x := range d.domains {
+		x.stop()
+	}
+	for _, i := range d.images {
+		if err := i.Close(); err != nil {
+			d.log.Error("image did not close cleanly", zap.String("path", i.path), zap.Error(err))
+		}
+	}
+	d.disks, d.domains, d.images = nil, nil, nil
+}
+
+// find is the disk called id.
+func (d *Daemon) find(id string) (*served, error) {
+	ids := make([]string, 0, len(d.disks))
+	for _, s := range d.disks {
+		if s.spec.ID == id {
+			return s, nil
+		}
+		ids = append(ids, s.spec.ID)
+	}
+	return nil, fmt.Errorf("there is no disk %q; there are %s", id, strings.Join(ids, ", "))
+}
+
+// Switch replaces the scheduler of the disk's domain, under load; on an error the
+// old one goes on.
+func (d *Daemon) Switch(disk, name string) (Switched, error) {
+	s, err := d.find(disk)
+	if err != nil {
+		return Switched{}, err
+	}
+	return s.domain.switchTo(name)
+}
+
+// DomainStats are the statistics of the disk's domain.
+func (d *Daemon) DomainStats(disk string) (device.DomainStats, error) {
+	s, err := d.find(disk)
+	if err != nil {
+		return device.DomainStats{}, err
+	}
+	return s.domain.stats(), nil
 }

@@ -14,6 +14,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -127,13 +128,13 @@ type Memory struct {
 // refused.
 func NewMemory(maps []*Mapping) (*Memory, error) {
 	byGPA := slices.Clone(maps)
-	slices.SortFunc(byGPA, func(a, b *Mapping) int { return cmp(a.UVA, b.UVA) })
+	slices.SortFunc(byGPA, func(a, b *Mapping) int { return cmp.Compare(a.UVA, b.UVA) })
 	for i := 1; i < len(byGPA); i++ {
 		if byGPA[i].UVA-byGPA[i-1].UVA < byGPA[i-1].Size {
 			return nil, fmt.Errorf("front-end addresses %#x and %#x: %w", byGPA[i-1].UVA, byGPA[i].UVA, ErrOverlap)
 		}
 	}
-	slices.SortFunc(byGPA, func(a, b *Mapping) int { return cmp(a.GPA, b.GPA) })
+	slices.SortFunc(byGPA, func(a, b *Mapping) int { return cmp.Compare(a.GPA, b.GPA) })
 	for i := 1; i < len(byGPA); i++ {
 		if byGPA[i].GPA-byGPA[i-1].GPA < byGPA[i-1].Size {
 			return nil, fmt.Errorf("guest addresses %#x and %#x: %w", byGPA[i-1].GPA, byGPA[i].GPA, ErrOverlap)
@@ -145,16 +146,6 @@ func NewMemory(maps []*Mapping) (*Memory, error) {
 	t := &Memory{maps: byGPA}
 	t.refs.Store(1)
 	return t, nil
-}
-
-func cmp(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // Retain adds a reference.

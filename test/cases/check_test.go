@@ -1,8 +1,9 @@
 package cases
 
 import (
-	"bytes"
-	"time"
+	"fmt"
+	"os"
+	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/virtqueue"
 )
 
 // finish holds what must hold after every case: the queue works or is broken in
@@ -25,15 +27,14 @@ func (r *rig) finish() {
 	assert.Equal(r, r.used, r.ring.UsedIdx(), "used entries nobody asked for")
 	r.anotherQueueWorks()
 	r.server.neighbour.progress(r.T)
-	r.checkMemory()
-	r.checkImage()
+	assert.NoError(r, r.checkMemory())
+	assert.NoError(r, r.checkImage())
 	if r.broken {
 		r.cure()
 	}
 	r.s.Close()
 	own := 3 + len(r.places) // eventfds, and files of memory
-	require.Eventually(r, func() bool { return openFDs(r.T)-own == r.server.fds }, patience, time.Millisecond,
-		"descriptors are left behind")
+	until(r, "descriptors are left behind", func() bool { return openFDs(r.T)-own == r.server.fds })
 	assert.LessOrEqual(r, r.server.log.FilterLevelExact(zap.WarnLevel).Len(), 10, "lines in the log")
 }
 
@@ -78,12 +79,12 @@ func (r *rig) anotherQueueWorks() {
 	require.NoError(r, r.s.StartRing(1, guest.RingSetup{Ring: ring, Memory: r.mem, Kick: fds[0].Raw(), Call: fds[1].Raw(), Err: -1}))
 	h, s := r.headerAt(at+0x4000, blk.TypeIn, 0, 5), r.statusAt(at+0x4100)
 	for i, e := range []elem{h, W(512, at+0x5000), s} {
-		guest.PutDesc(ring.DescBytes(i), e.addr, e.n, e.flags|uint16(guest.DescNext)*uint16(1-i/2), uint16(i+1))
+		virtqueue.PutDesc(ring.DescBytes(i), e.addr, e.n, e.flags|uint16(virtqueue.DescNext)*uint16(1-i/2), uint16(i+1))
 	}
 	ring.SetHead(0, 0)
 	ring.SetAvail(1)
 	fds[0].Notify()
-	require.Eventually(r, func() bool { return ring.UsedIdx() == 1 }, patience, time.Millisecond, "queue 1 does not answer")
+	until(r, "queue 1 does not answer", func() bool { return ring.UsedIdx() == 1 })
 	r.holds(at+0x4100, []byte{byte(OK)})
 	r.holds(at+0x5000, r.sectors(5, 1))
 	base, err := r.s.StopRing(1)
@@ -104,10 +105,11 @@ func (r *rig) cure() {
 	r.works()
 }
 
-// checkMemory finds bytes that the device changed and had no right to.
-func (r *rig) checkMemory() {
-	r.Helper()
-	assert.NoError(r, r.mem.Intact())
+// checkMemory finds a byte that the device changed and had no right to.
+func (r *rig) checkMemory() error {
+	if err := r.mem.Intact(); err != nil {
+		return err
+	}
 	for i, p := range r.places {
 		now, want := r.mem.Bytes(p.GPA, p.Size), r.shadow[i]
 		for _, s := range r.may {
@@ -116,23 +118,46 @@ func (r *rig) checkMemory() {
 				copy(want[from-p.GPA:to-p.GPA], now[from-p.GPA:])
 			}
 		}
-		if !bytes.Equal(now, want) {
-			at := firstDifference(now, want)
-			r.Errorf("the device wrote %#02x to guest address %#x, where %#02x belongs", now[at], p.GPA+uint64(at), want[at])
+		if at := firstDifference(now, want); at >= 0 {
+			return fmt.Errorf("the device wrote %#02x to guest address %#x, where %#02x belongs", now[at], p.GPA+uint64(at), want[at])
 		}
 	}
+	return nil
 }
 
 // checkImage compares all of the image.
-func (r *rig) checkImage() {
-	r.Helper()
-	got := r.readImage()
-	require.Len(r, got, len(r.image), "size of the image")
+func (r *rig) checkImage() error {
+	got, err := os.ReadFile(r.server.image)
+	if err != nil || len(got) != len(r.image) {
+		return fmt.Errorf("image of %d bytes, want %d: %w", len(got), len(r.image), err)
+	}
 	for _, s := range r.unsure {
 		copy(got[s.from:s.to], r.image[s.from:s.to])
 	}
-	if !bytes.Equal(got, r.image) {
-		at := firstDifference(got, r.image)
-		r.Errorf("byte %d of the image (sector %d) is %#02x, want %#02x", at, at/512, got[at], r.image[at])
+	if at := firstDifference(got, r.image); at >= 0 {
+		return fmt.Errorf("byte %d of the image (sector %d) is %#02x, want %#02x", at, at/512, got[at], r.image[at])
 	}
+	return nil
+}
+
+// TestRigSees plants what the checks are there to find.
+func TestRigSees(t *testing.T) {
+	on(t, setup{}, func(r *rig) {
+		r.ask(blk.TypeIn, 4, one(W(512, B)), OK, 513)
+		require.NoError(t, r.checkMemory())
+		require.NoError(t, r.checkImage())
+		for _, addr := range []uint64{regionA, ringAvail + 2, H, S + 1, B + 512, regionA + regionASize - 1, regionB} {
+			b := r.mem.Bytes(addr, 1)
+			b[0]++
+			assert.ErrorContains(t, r.checkMemory(), fmt.Sprintf("guest address %#x", addr))
+			b[0]--
+		}
+		require.NoError(t, r.checkMemory())
+		r.image[5*512]++
+		assert.ErrorContains(t, r.checkImage(), "sector 5")
+		r.image[5*512]--
+		r.image = r.image[:len(r.image)-1]
+		assert.ErrorContains(t, r.checkImage(), "image of 1048576 bytes")
+		r.image = r.image[:len(r.image)+1]
+	})
 }

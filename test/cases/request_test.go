@@ -319,6 +319,7 @@ func orderOfStores(r *rig) {
 		return true
 	}
 	var watcher sync.WaitGroup
+	defer watcher.Wait() // it must not outlive the memory it watches
 	for sector := uint64(1); sector <= 1000; sector++ {
 		r.poke(B, bytes.Repeat([]byte{canary}, size))
 		chain := []elem{r.header(blk.TypeIn, sector), W(size, B), r.status()}
@@ -349,7 +350,7 @@ func tinyImage(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "disk.img")
 		require.NoError(t, os.WriteFile(path, make([]byte, n), 0o600))
 		before := openFDs(t)
-		_, err := serve.Open([]serve.Disk{{Path: path, Socket: path + ".sock"}}, zap.NewNop())
+		_, err := serve.Open([]serve.Disk{{Path: path, Socket: path + ".sock"}}, nil, zap.NewNop())
 		assert.ErrorContains(t, err, "disk.img")
 		assert.NoFileExists(t, path+".sock")
 		assert.Equal(t, before, openFDs(t))

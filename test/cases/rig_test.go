@@ -3,9 +3,7 @@ package cases
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -55,7 +53,7 @@ type elem struct {
 
 // R is an element that the device reads, W one that it writes.
 func R(n uint32, addr uint64) elem { return elem{addr, n, 0} }
-func W(n uint32, addr uint64) elem { return elem{addr, n, guest.DescWrite} }
+func W(n uint32, addr uint64) elem { return elem{addr, n, virtqueue.DescWrite} }
 
 // span is guest memory that the device may write.
 type span struct{ from, to uint64 }
@@ -238,18 +236,18 @@ func (r *rig) table(addr uint64, elems ...elem) elem {
 		r.describe(b[16*i:], e, i+1 < len(elems), uint16(i+1))
 	}
 	r.poke(addr, b)
-	return elem{addr, uint32(len(b)), guest.DescIndirect}
+	return elem{addr, uint32(len(b)), virtqueue.DescIndirect}
 }
 
 func (r *rig) describe(b []byte, e elem, more bool, next uint16) {
 	flags := e.flags
 	if more {
-		flags |= guest.DescNext
+		flags |= virtqueue.DescNext
 	} else {
 		next = 0
 	}
-	guest.PutDesc(b, e.addr, e.n, flags, next)
-	if e.flags&guest.DescWrite != 0 && e.flags&guest.DescIndirect == 0 {
+	virtqueue.PutDesc(b, e.addr, e.n, flags, next)
+	if e.flags&virtqueue.DescWrite != 0 && e.flags&virtqueue.DescIndirect == 0 {
 		r.may = append(r.may, span{e.addr, e.addr + uint64(e.n)})
 	}
 }
@@ -297,7 +295,7 @@ func (r *rig) post(elems ...elem) (head uint16) {
 // next is the next used entry, called for. Each available head may come once.
 func (r *rig) next() (head uint16, written uint32) {
 	r.Helper()
-	require.Eventually(r, func() bool { return r.ring.UsedIdx() != r.used }, patience, time.Millisecond, "no used entry")
+	until(r, "no used entry", func() bool { return r.ring.UsedIdx() != r.used })
 	require.True(r, r.call.Wait(patience), "a used entry without the call that was asked for")
 	r.call.Take()
 	return r.take()
@@ -342,8 +340,8 @@ func (r *rig) retired(head uint16) {
 // holds compares guest memory.
 func (r *rig) holds(addr uint64, want []byte) {
 	r.Helper()
-	if got := r.mem.Bytes(addr, uint64(len(want))); !bytes.Equal(got, want) {
-		at := firstDifference(got, want)
+	got := r.mem.Bytes(addr, uint64(len(want)))
+	if at := firstDifference(got, want); at >= 0 {
 		r.Errorf("guest memory at %#x is %#02x, want %#02x", addr+uint64(at), got[at], want[at])
 	}
 }
@@ -364,18 +362,15 @@ func fill(b []byte, v byte) {
 	}
 }
 
+// firstDifference is where a and b, of the same length, differ; -1 if nowhere.
 func firstDifference(a, b []byte) int {
+	if bytes.Equal(a, b) {
+		return -1
+	}
 	for i := range a {
 		if a[i] != b[i] {
 			return i
 		}
 	}
 	return -1
-}
-
-// readImage is the image file.
-func (r *rig) readImage() []byte {
-	b, err := os.ReadFile(r.server.image)
-	require.NoError(r, err)
-	return b
 }

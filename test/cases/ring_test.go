@@ -100,7 +100,7 @@ func indirectNext(r *rig) {
 
 func indirectWrite(r *rig) {
 	table := r.table(T, r.header(blk.TypeIn, 4), W(512, B), r.status())
-	table.flags |= guest.DescWrite
+	table.flags |= virtqueue.DescWrite
 	r.answered(r.post(table), OK, 513)
 	r.holds(B, r.sectors(4, 1))
 }
@@ -166,7 +166,7 @@ func dataOverRing(t *testing.T) {
 	t.Run("avail", func(t *testing.T) {
 		on(t, setup{}, func(r *rig) {
 			head := r.post(r.header(blk.TypeIn, 7), W(512, ringAvail), r.status())
-			require.Eventually(r, func() bool { return r.ring.UsedIdx() == 1 }, patience, time.Millisecond)
+			until(r, "no used entry", func() bool { return r.ring.UsedIdx() == 1 })
 			got, n := r.take()
 			assert.Equal(r, head, got)
 			assert.Equal(r, uint32(513), n)
@@ -215,7 +215,7 @@ func availJumps(t *testing.T) {
 		on(t, setup{}, func(r *rig) {
 			r.eight()
 			r.publish(8)
-			require.Eventually(r, func() bool { return r.ring.UsedIdx() == 8 }, patience, time.Millisecond)
+			until(r, "no used entry", func() bool { return r.ring.UsedIdx() == 8 })
 			require.True(r, r.call.Wait(patience))
 			for range 8 {
 				_, n := r.take()
@@ -244,11 +244,11 @@ func spuriousKicks(r *rig) {
 		r.kick.Notify()
 	}
 	most := binary.LittleEndian.AppendUint64(nil, 1<<64-2)
-	require.Eventually(r, func() bool {
+	until(r, "the kick counter is never read", func() bool {
 		_, err := unix.Write(r.kick.Raw(), most)
 		return err == nil
-	}, patience, time.Millisecond, "the kick counter is never read")
-	require.Eventually(r, func() bool { return !r.kick.Wait(0) }, patience, time.Millisecond, "the kick counter is never read")
+	})
+	until(r, "the kick counter is never read", func() bool { return !r.kick.Wait(0) })
 	assert.Zero(r, r.ring.UsedIdx())
 	assert.Zero(r, r.call.Take())
 

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,10 +26,25 @@ import (
 	"github.com/elevisor/elevisor/internal/serve"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain gives each of the two disks' loops, the two guests and the sessions a
+// processor of Go's: a loop keeps its own while it sleeps in the kernel.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(max(6, runtime.GOMAXPROCS(0)))
+	goleak.VerifyTestMain(m)
+}
 
 // patience ends tests that hang; nothing is measured with it.
 const patience = time.Minute
+
+// until polls cond in the test's own goroutine, which alone may touch the guest
+// memory that goes away when a test fails.
+func until(t require.TestingT, what string, cond func() bool) {
+	for end := time.Now().Add(patience); !cond(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			require.Fail(t, what)
+		}
+	}
+}
 
 // server is a daemon in this process with two disks: the case's and another
 // guest's, which must not notice anything.
@@ -69,7 +85,7 @@ func startServer(t *testing.T, disk serve.Disk, image []byte) *server {
 	other := serve.Disk{ID: "neighbour", Path: file("other.img", sectorPattern(2048)), Socket: filepath.Join(dir, "o")}
 	core, logs := observer.New(zap.InfoLevel)
 	s.log = logs
-	d, err := serve.Open([]serve.Disk{disk, other}, zap.New(core))
+	d, err := serve.Open([]serve.Disk{disk, other}, nil, zap.New(core))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -144,8 +160,7 @@ var errNeighbour = os.ErrInvalid
 func (n *neighbour) progress(t *testing.T) {
 	t.Helper()
 	from := n.reads.Load()
-	require.Eventually(t, func() bool { return n.fail.Load() != nil || n.reads.Load() > from+1 }, patience, time.Millisecond,
-		"the other disk's guest makes no progress")
+	until(t, "the other disk's guest makes no progress", func() bool { return n.fail.Load() != nil || n.reads.Load() > from+1 })
 	if err := n.fail.Load(); err != nil {
 		t.Fatalf("the other disk's guest: %v", *err)
 	}

@@ -194,7 +194,7 @@ func TestLock(t *testing.T) {
 	d := disk(t, diskBlocks*block)
 	startServer(t, d)
 	m := boot(t, d.Socket, guest.Options{Depth: 4})
-	_, err := serve.Open([]serve.Disk{{ID: "second", Path: d.Path, Socket: d.Socket + "2"}}, zap.NewNop())
+	_, err := serve.Open([]serve.Disk{{ID: "second", Path: d.Path, Socket: d.Socket + "2"}}, nil, zap.NewNop())
 	require.ErrorIs(t, err, backend.ErrLocked)
 	require.ErrorContains(t, err, d.Path)
 	m.rest(d.Path)

@@ -49,7 +49,7 @@ func daemon(spec string) error {
 	if err != nil {
 		return err
 	}
-	d, err := serve.Open(disks, log)
+	d, err := serve.Open(disks, nil, log)
 	if err != nil {
 		return err
 	}

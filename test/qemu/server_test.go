@@ -127,11 +127,26 @@ func (s *server) kill() {
 	<-s.done
 }
 
+func (s *server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	require.NoError(s.t, s.cmd.Process.Signal(sig))
+}
+
+// diskIO is how much the server has read from and written to disks, as the kernel
+// tells; a disk that is all memory moves nothing.
+func (s *server) diskIO() string {
+	s.t.Helper()
+	io, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", s.cmd.Process.Pid))
+	require.NoError(s.t, err)
+	_, bytes, _ := strings.Cut(string(io), "read_bytes:")
+	return bytes
+}
+
 // stop asks the server to end, and wants it to end well.
 func (s *server) stop() {
 	s.t.Helper()
 	require.False(s.t, s.ended(), "the server has ended by itself: %v\n%s", s.err, s.log)
-	require.NoError(s.t, s.cmd.Process.Signal(syscall.SIGTERM))
+	s.signal(syscall.SIGTERM)
 	eventually(s.t, "the server's end after SIGTERM", s.ended)
 	require.NoError(s.t, s.err, "%s", s.log)
 }

@@ -1,6 +1,6 @@
-// Package peer proves that the built-in guest and the bench speak vhost-user-blk
+// Package peers proves that the built-in guest and the bench speak vhost-user-blk
 // as others understand it: against qemu-storage-daemon.
-package peer
+package peers
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -51,10 +52,7 @@ func startPeer(t *testing.T, queues int) *peer {
 
 func (p *peer) start(t *testing.T) {
 	t.Helper()
-	_ = os.Remove(p.socket)
-	p.cmd = exec.Command("qemu-storage-daemon",
-		"--blockdev", "driver=raw,node-name=d0,discard=unmap,file.driver=file,file.aio=threads,file.filename="+p.image,
-		"--export", fmt.Sprintf("type=vhost-user-blk,id=e0,node-name=d0,addr.type=unix,addr.path=%s,writable=on,num-queues=%d", p.socket, p.queues))
+	p.cmd = exec.Command("./qsd.sh", "-a", "threads", "-c", "off", "-n", strconv.Itoa(p.queues), p.image, p.socket)
 	p.cmd.Stderr = os.Stderr
 	p.cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	require.NoError(t, p.cmd.Start())

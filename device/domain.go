@@ -1,0 +1,95 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/sched"
+)
+
+// What an operator may ask of a running domain. Every function runs on the loop's
+// goroutine, by Do.
+
+// DepthMax is the largest number of requests on a domain's disks at a time.
+const DepthMax = 1024
+
+// Switch replaces the scheduler while requests are queued and in flight: what is
+// queued moves over in the order of its arrival, unmerged; what is on the disk
+// completes at the scheduler that gave it up. It returns how many requests there
+// were of either.
+func (l *Loop) Switch(s sched.Scheduler) (queued, onDisk int) {
+	old := l.sched
+	l.sched = s
+	moved := old.Drain(blk.AllSources, nil)
+	for _, r := range moved {
+		s.Insert(l.now, r)
+	}
+	return len(moved), l.inflight
+}
+
+// Scheduler is the present one. Lent, to be used within the Do that asked for it.
+func (l *Loop) Scheduler() sched.Scheduler { return l.sched }
+
+// Depth is how many requests the loop keeps on its disks at most.
+func (l *Loop) Depth() int { return l.depth }
+
+// SetDepth changes it, between 1 and what the loop was made for.
+func (l *Loop) SetDepth(n int) error {
+	if n < 1 || n > l.depthMax {
+		return fmt.Errorf("queue-depth=%d is out of range 1 to %d", n, l.depthMax)
+	}
+	l.depth = n
+	return nil
+}
+
+// Set changes a knob of the domain or of its scheduler.
+func (l *Loop) Set(c *sched.Config, key, value string) error {
+	number := func(lo, hi int, set func(n int)) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < lo || n > hi {
+			return fmt.Errorf("%s=%q is not a number from %d to %d", key, value, lo, hi)
+		}
+		set(n)
+		return nil
+	}
+	switch key {
+	case "queue-depth", "queue_depth":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("queue-depth=%q is not a number from 1 to %d", value, l.depthMax)
+		}
+		return l.SetDepth(n)
+	case "nomerges":
+		return number(0, 2, func(n int) { c.NoMerges = n })
+	case "max-sectors-kb", "max_sectors_kb":
+		return number(4, 1<<20, func(n int) { c.MaxSectors = blk.Sector(2 * n) })
+	}
+	t, ok := l.sched.(sched.Tunable)
+	if !ok {
+		return errors.New("this scheduler has no knobs")
+	}
+	return t.Set(key, value)
+}
+
+// Stats copies the domain's statistics.
+func (l *Loop) Stats(c *sched.Config) (s DomainStats) {
+	for _, q := range l.queues {
+		one := q.snapshot(l.now)
+		s.Add(&one)
+	}
+	s.IOTime = uint64(l.meter.total(l.now))
+	s.Queued, s.Depth, s.Merges = l.sched.Len(), l.depth, c.Merges
+	if t, ok := l.sched.(sched.Tunable); ok {
+		t.Counters(&s.Counters)
+	}
+	return s
+}
+
+// Describe prints the domain's state for people.
+func (l *Loop) Describe(w io.Writer) {
+	fmt.Fprintf(w, "queue-depth %d, %d on the disks, %d queued\n", l.depth, l.inflight, l.sched.Len())
+	l.sched.Describe(w)
+}

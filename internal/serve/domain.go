@@ -1,0 +1,243 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sched"
+	"go.uber.org/zap"
+)
+
+// Domain is what an operator says of a scheduling domain: disks that live on one
+// physical disk, and the scheduler in which their requests meet.
+type Domain struct {
+	ID         string
+	Scheduler  string // default: auto
+	Workers    int    // loops, with the scheduler none; default 1
+	QueueDepth int    // requests on the disks at a time; default 256
+	Rotational string // on, off; default: ask the system
+	Knobs      []Knob // in the order given
+}
+
+// Knob is one setting of a scheduler or of the domain, by the kernel's name.
+type Knob struct{ Key, Value string }
+
+// Private, as a disk's domain, keeps it out of every domain but its own.
+const Private = "private"
+
+// Auto, as a scheduler's name, leaves the choice to us.
+const Auto = "auto"
+
+// What a group may grow to, where the operator says nothing: the kernel's default
+// for max_sectors_kb, and what one readv takes.
+const (
+	maxSectors  = 1280 << 10 / blk.SectorSize
+	maxSegments = 1024
+)
+
+// workersMax is the most loops of one domain.
+const workersMax = 64
+
+var domainKeys = []key[Domain]{
+	{"id", "NAME", text(func(d *Domain) *string { return &d.ID })},
+	{"scheduler", "auto|" + strings.Join(sched.Names, "|"), text(func(d *Domain) *string { return &d.Scheduler })},
+	{"workers", "N", number(1, workersMax, func(d *Domain) *int { return &d.Workers })},
+	{"queue-depth", "N", number(1, device.DepthMax, func(d *Domain) *int { return &d.QueueDepth })},
+	{"rotational", "on|off|auto", rotational},
+	{"KNOB", "VALUE (nomerges, max-sectors-kb, and the scheduler's own by the kernel's names)", nil},
+}
+
+func rotational(d *Domain, v string) error {
+	switch v {
+	case "on", "off", "auto":
+		d.Rotational = v
+		return nil
+	}
+	return errors.New("want on, off or auto")
+}
+
+// DomainKeys prints the words of --domain, one a line.
+func DomainKeys() string { return help(domainKeys) }
+
+// ParseDomain reads KEY=VALUE,KEY=VALUE,…; a key that is not the domain's is taken
+// for a knob of its scheduler, which says later whether there is one.
+func ParseDomain(s string) (Domain, error) {
+	var d Domain
+	err := parse("--domain", domainKeys, &d, s, func(name, v string) error {
+		d.Knobs = append(d.Knobs, Knob{name, v})
+		return nil
+	})
+	if err == nil && (d.ID == "" || d.ID == Private) {
+		err = fmt.Errorf("--domain %q needs an id, other than %q", s, Private)
+	}
+	return d, err
+}
+
+// domain is a running scheduling domain.
+type domain struct {
+	id     string
+	spec   Domain
+	config sched.Config // its loop's, once that runs
+	loops  []*device.Loop
+	images []*image
+	log    *zap.Logger
+
+	mu      sync.Mutex // one switch at a time
+	shared  bool       // found by the physical disk: others on it join
+	devices uint16
+
+	name   string // of the present scheduler
+	reason string
+}
+
+// choose settles which scheduler runs, and says why.
+func (d *domain) choose(name string) (string, string, error) {
+	if name != "" && name != Auto {
+		return name, "the operator's choice", nil
+	}
+	switch d.spec.Rotational {
+	case "on":
+		return "timeslice", "rotational=on", nil
+	case "off":
+		return "none", "rotational=off", nil
+	}
+	reasons := []string{}
+	for _, i := range d.images {
+		info := i.Info()
+		if info.Rotational && info.Physical.Believed {
+			return "timeslice", info.Physical.Reason, nil
+		}
+		if !slices.Contains(reasons, info.Physical.Reason) {
+			reasons = append(reasons, info.Physical.Reason)
+		}
+	}
+	return "none", strings.Join(reasons, "; "), nil
+}
+
+// start makes the scheduler and the loops, and attaches the images to each.
+func (d *domain) start(engine device.Engine) (err error) {
+	d.config.MaxSectors, d.config.MaxSegments = maxSectors, maxSegments
+	if d.name, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
+		return err
+	}
+	workers, depth := max(d.spec.Workers, 1), d.spec.QueueDepth
+	if depth == 0 {
+		depth = defaultDepth
+	}
+	if workers > 1 && d.name != "none" {
+		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
+	}
+	for range workers {
+		s, err := sched.New(d.name, &d.config)
+		if err != nil {
+			return err
+		}
+		l := device.NewLoop(s, depth)
+		for _, k := range d.spec.Knobs {
+			if err := l.Set(&d.config, k.Key, k.Value); err != nil {
+				return err
+			}
+		}
+		if err := l.Start(engine, clock.Start().Now, d.log, func(h backend.Host) error { return d.attach(l, h) }); err != nil {
+			return err
+		}
+		d.loops = append(d.loops, l)
+	}
+	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", d.name), zap.String("because", d.reason),
+		zap.Int("workers", workers), zap.Int("queue-depth", depth))
+	return nil
+}
+
+// attach gives every image its place in loop l: the same in each.
+func (d *domain) attach(l *device.Loop, h backend.Host) error {
+	for _, i := range d.images {
+		index, err := l.Attach(i.Image, h)
+		if err != nil {
+			return err
+		}
+		i.disk.Index = index
+	}
+	return nil
+}
+
+// Switched is what a switch of schedulers met.
+type Switched struct {
+	Queued int // requests that moved from the old scheduler to the new one
+	OnDisk int // requests that complete at the old one
+}
+
+// switchTo replaces the scheduler; on an error the old one goes on.
+func (d *domain) switchTo(name string) (met Switched, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	chosen, reason, err := d.choose(name)
+	if err != nil {
+		return met, err
+	}
+	if len(d.loops) > 1 && chosen != "none" {
+		return met, fmt.Errorf("domain %s runs on %d loops, and %s needs one where all requests meet; start it with workers=1", d.id, len(d.loops), chosen)
+	}
+	for _, l := range d.loops {
+		s, err := sched.New(chosen, &d.config)
+		if err != nil {
+			return met, err
+		}
+		err = l.Do(func() {
+			queued, onDisk := l.Switch(s)
+			met.Queued, met.OnDisk = met.Queued+queued, met.OnDisk+onDisk
+		})
+		if err != nil {
+			return met, err
+		}
+	}
+	d.name, d.reason = chosen, reason
+	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", chosen), zap.String("because", reason),
+		zap.Int("queued", met.Queued), zap.Int("in flight", met.OnDisk))
+	return met, nil
+}
+
+// set changes a knob, in every loop or, with an error, in none: the first refuses.
+func (d *domain) set(key, value string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.loops {
+		var err error
+		if ended := l.Do(func() { err = l.Set(&d.config, key, value) }); ended != nil || err != nil {
+			return errors.Join(ended, err)
+		}
+	}
+	return nil
+}
+
+// stats sums the loops' statistics.
+func (d *domain) stats() (sum device.DomainStats) {
+	for i, l := range d.loops {
+		var s device.DomainStats
+		_ = l.Do(func() { s = l.Stats(&d.config) }) // an ended loop has nothing to add
+		if i == 0 {
+			sum = s
+			continue
+		}
+		sum.Add(&s.Stats)
+		sum.IOTime = max(sum.IOTime, s.IOTime)
+		sum.Queued += s.Queued
+		sum.Depth += s.Depth
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sum.Scheduler = d.name
+	return sum
+}
+
+func (d *domain) stop() {
+	for _, l := range d.loops {
+		l.Stop()
+	}
+}

@@ -1,0 +1,308 @@
+package loopback
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/sched"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+)
+
+// serveHere serves disks in this process until the test ends.
+func serveHere(t *testing.T, disks []serve.Disk, domains ...serve.Domain) *serve.Daemon {
+	d, err := serve.Open(disks, domains, zap.NewNop())
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+	return d
+}
+
+// slow is a disk in memory as slow as a rotational one at random I/O, in domain "d".
+func slow(t *testing.T, size string, iops uint64) serve.Disk {
+	return serve.Disk{
+		ID: "d", Path: "mem:?size=" + size, Socket: filepath.Join(t.TempDir(), "d.sock"), NumQueues: 4,
+		Domain: "d", Slow: backend.RateOptions{IOPS: iops},
+	}
+}
+
+// streams writes, and then reads, n sequential streams of 4 KiB requests through
+// one queue, interleaved request by request, each with depth requests in flight,
+// and checks what it reads.
+type streams struct {
+	t     *testing.T
+	q     *guest.Queue
+	n     int
+	each  int // blocks of a stream
+	next  []int
+	slots []access
+}
+
+func (s *streams) pass(op blk.Op) {
+	s.next, s.slots = make([]int, s.n), make([]access, s.q.Depth())
+	free := make([]int, s.q.Depth())
+	for i := range free {
+		free[i] = i
+	}
+	turn := 0
+	for left := s.n * s.each; left > 0; {
+		for len(free) > 0 && turn < s.n*s.each {
+			stream := turn % s.n
+			slot := free[len(free)-1]
+			free = free[:len(free)-1]
+			b := stream*s.each + s.next[stream]
+			s.next[stream]++
+			turn++
+			buf := s.q.Buffer(slot)
+			fillBlock(buf.Bytes, b, op == blk.OpWrite)
+			require.True(s.t, s.q.Submit(slot, op, blk.Sector(b*sectors), []guest.Buf{buf}))
+			s.slots[slot] = access{block: b}
+		}
+		s.q.Kick()
+		n, err := s.q.Reap(func(d guest.Done) {
+			require.Equal(s.t, blk.StatusOK, d.Status)
+			if op == blk.OpRead {
+				want := make([]byte, block)
+				fillBlock(want, s.slots[d.Slot].block, true)
+				require.Equal(s.t, want, s.q.Buffer(d.Slot).Bytes)
+			}
+			free = append(free, d.Slot)
+		})
+		require.NoError(s.t, err)
+		if left -= n; n == 0 {
+			require.NoError(s.t, s.q.Wait(patience))
+		}
+	}
+}
+
+// fillBlock makes the contents of block b, or clears a buffer for them.
+func fillBlock(p []byte, b int, contents bool) {
+	for i := range p {
+		p[i] = 0
+		if contents {
+			p[i] = byte(b + i/blk.SectorSize + b>>8)
+		}
+	}
+}
+
+// writeRate is the merge rate of the domain's writes: merged / (merged + dispatched).
+func writeRate(t *testing.T, d *serve.Daemon) float64 {
+	s, err := d.DomainStats("d")
+	require.NoError(t, err)
+	w := s.Op[blk.OpWrite]
+	require.NotZero(t, w.Requests())
+	return float64(w.Merges) / float64(w.Requests())
+}
+
+// On a slow disk requests wait, and a scheduler that looks at all of them merges
+// what one that looks at the last few does not find.
+func TestMergeRates(t *testing.T) {
+	for _, c := range []struct {
+		scheduler string
+		streams   int
+		depth     int
+		lo, hi    float64
+	}{
+		{"deadline", 4, 32, 0.8, 1},
+		{"none", 16, 8, 0, 0.1},
+	} {
+		t.Run(fmt.Sprintf("%s, %d streams", c.scheduler, c.streams), func(t *testing.T) {
+			disk := slow(t, "64M", 2000)
+			d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: c.scheduler, QueueDepth: 4})
+			g := connect(t, disk.Socket, guest.Options{Queues: 1, QueueSize: 256, Depth: c.streams * c.depth})
+			s := &streams{t: t, q: g.Queues()[0], n: c.streams, each: 4096 / c.streams}
+			s.pass(blk.OpWrite)
+			rate := writeRate(t, d)
+			t.Logf("merge rate %.3f", rate)
+			require.GreaterOrEqual(t, rate, c.lo)
+			require.Less(t, rate, c.hi)
+			s.pass(blk.OpRead)
+		})
+	}
+}
+
+// Two VMs on windows of one image: requests merge across them only where the
+// windows adjoin, and neither gets the other's bytes.
+func TestTwoVMsOneImage(t *testing.T) {
+	for _, gap := range []int64{0, block} {
+		t.Run(fmt.Sprintf("gap of %d bytes", gap), func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "img")
+			const window = 64 * block
+			require.NoError(t, os.WriteFile(path, make([]byte, 2*window+gap), 0o600))
+			var disks []serve.Disk
+			for i := range int64(2) {
+				disks = append(disks, serve.Disk{
+					ID: fmt.Sprint("vm", i), Path: path, Socket: filepath.Join(dir, fmt.Sprint(i)), Domain: "d",
+					Offset: i * (window + gap), Size: window, Slow: backend.RateOptions{IOPS: 500},
+				})
+			}
+			d := serveHere(t, disks, serve.Domain{ID: "d", Scheduler: "deadline", QueueDepth: 1})
+			var gs [2]*guest.Guest
+			for i := range gs {
+				gs[i] = connect(t, disks[i].Socket, guest.Options{Depth: 64})
+				require.EqualValues(t, window/blk.SectorSize, gs[i].Config().Capacity)
+			}
+			// VM 0 writes upwards to its end, VM 1 from its start: they meet.
+			for range 20 {
+				for i, g := range gs {
+					q := g.Queues()[0]
+					for b := range 8 {
+						at := b
+						if i == 0 {
+							at = 64 - 8 + b
+						}
+						fillByte(q.Buffer(b).Bytes, byte(0x10*(i+1)))
+						require.True(t, q.Submit(b, blk.OpWrite, blk.Sector(at*sectors), []guest.Buf{q.Buffer(b)}))
+					}
+					q.Kick()
+				}
+				for _, g := range gs {
+					finish(t, g.Queues()[0], 8)
+				}
+			}
+			s, err := d.DomainStats("d")
+			require.NoError(t, err)
+			across := uint64(0)
+			for place := range s.Merges.Merged {
+				across += s.Merges.Merged[place][sched.OtherVM]
+			}
+			if gap == 0 {
+				require.NotZero(t, across, "adjoining windows never met")
+			} else {
+				require.Zero(t, across, "merged over a gap")
+			}
+			image, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, slices.Repeat([]byte{0x10}, 8*block), image[window-8*block:window])
+			require.Equal(t, slices.Repeat([]byte{0x20}, 8*block), image[window+gap:window+gap+8*block])
+		})
+	}
+}
+
+// finish waits for n requests of q.
+func finish(t *testing.T, q *guest.Queue, n int) {
+	for n > 0 {
+		got, err := q.Reap(func(d guest.Done) { require.Equal(t, blk.StatusOK, d.Status) })
+		require.NoError(t, err)
+		if n -= got; got == 0 && n > 0 {
+			require.NoError(t, q.Wait(patience))
+		}
+	}
+}
+
+// A thousand switches under verified load, every ordered pair of schedulers at
+// least 20 times, each with requests queued and in flight: no error, nothing lost,
+// nothing doubled.
+func TestLiveSwitches(t *testing.T) {
+	const switches, pairMin = 1000, 20
+	disk := slow(t, "8M", 20_000)
+	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: "none", QueueDepth: 4})
+	m := boot(t, disk.Socket, guest.Options{Depth: 64})
+	require.Len(t, m.loads, 4)
+	names := sched.Names
+	rng := rand.New(rand.NewPCG(1000, 1))
+	pairs := map[[2]string]int{}
+	now := "none"
+	for n, idle := 0, 0; n < switches; {
+		next := names[rng.IntN(len(names))]
+		met, err := d.Switch("d", next)
+		require.NoError(t, err)
+		if met.Queued > 0 && met.OnDisk > 0 {
+			pairs[[2]string{now, next}]++
+			n++
+		} else if idle++; idle > 10*switches {
+			t.Fatalf("%d of %d switches met requests both queued and in flight", n, n+idle)
+		}
+		now = next
+		if n%50 == 0 {
+			_, err = d.Switch("d", "no-such-scheduler")
+			require.ErrorContains(t, err, "no-such-scheduler")
+		}
+		time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond)
+	}
+	m.halt()
+	for _, l := range m.loads {
+		require.NoError(t, l.err)
+		require.Equal(t, l.submitted, l.finished)
+	}
+	for _, a := range names {
+		for _, b := range names {
+			require.GreaterOrEqual(t, pairs[[2]string{a, b}], pairMin, "%s to %s", a, b)
+		}
+	}
+}
+
+// A scheduler is switched in the first moment after the start, and while a guest is
+// still connecting: the race with which blk-mq's schedulers were born.
+func TestSwitchWhileConnecting(t *testing.T) {
+	disk := slow(t, "8M", 0)
+	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d"})
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := d.Switch("d", sched.Names[i%len(sched.Names)]); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	}()
+	for range 20 {
+		g := connect(t, disk.Socket, guest.Options{Depth: 8})
+		q := g.Queues()[0]
+		for s := range 8 {
+			require.True(t, q.Submit(s, blk.OpRead, 0, []guest.Buf{q.Buffer(s)}))
+		}
+		q.Kick()
+		finish(t, q, 8)
+		g.Close()
+	}
+	close(stop)
+	<-ended
+}
+
+// A queue whose request is merged with another queue's is stopped under a slice of
+// 10 s: it does not wait for that.
+func TestStopUnderLongSlice(t *testing.T) {
+	disk := slow(t, "8M", 200)
+	serveHere(t, []serve.Disk{disk}, serve.Domain{
+		ID: "d", Scheduler: "timeslice", QueueDepth: 1,
+		Knobs: []serve.Knob{{Key: "time_slice_us", Value: "10000000"}},
+	})
+	g := connect(t, disk.Socket, guest.Options{Depth: 16})
+	for b := range 16 { // neighbours alternate between two queues of one device
+		q := g.Queues()[b%2]
+		require.True(t, q.Submit(b/2, blk.OpWrite, blk.Sector(b*sectors), []guest.Buf{q.Buffer(b / 2)}))
+	}
+	g.Queues()[0].Kick()
+	g.Queues()[1].Kick()
+	start := time.Now()
+	_, err := g.Session().StopRing(0)
+	require.NoError(t, err)
+	took := time.Since(start)
+	t.Logf("stopped after %v", took)
+	require.Less(t, took, 5*time.Second, "waited for the slice of 10 s") // the disk's own time is 17 requests x 5 ms
+	finish(t, g.Queues()[0], 8)
+	finish(t, g.Queues()[1], 8)
+}
