@@ -106,7 +106,6 @@ func judge(disks []leaf) Physical {
 		}
 	}
 	slices.Sort(p.Devices)
-	p.Devices = slices.Compact(p.Devices)
 	p.Rotational = len(real)+len(virtual) > 0
 	p.Believed = len(real) > 0 || len(virtual)+len(silent) == 0
 	switch {

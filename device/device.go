@@ -17,6 +17,9 @@ import (
 // 8 bits.
 const MaxQueues = 256
 
+// queuesMax is the most queues of one loop; each has a kick to be watched.
+const queuesMax = watchesMax - 1
+
 // Options describe one guest's disk. Zero values take the default.
 type Options struct {
 	ID         string // for logs and statistics
@@ -78,7 +81,16 @@ func New(o Options) (*Device, error) {
 			name:    fmt.Sprintf("disk %s queue %d", d.o.ID, i),
 			log:     d.warn,
 		}
-		if err := q.loop.Do(func() { q.loop.queues = append(q.loop.queues, q) }); err != nil {
+		var full bool
+		err := q.loop.Do(func() {
+			if full = len(q.loop.queues) == queuesMax; !full {
+				q.loop.queues = append(q.loop.queues, q)
+			}
+		})
+		if full {
+			err = fmt.Errorf("disk %s: a loop drives at most %d queues", d.o.ID, queuesMax)
+		}
+		if err != nil {
 			return nil, err
 		}
 		d.queues = append(d.queues, q)
@@ -231,16 +243,17 @@ func (d *Device) SetConfig(off uint32, data []byte) error {
 
 // SetMemory implements vhost.Device; nil withdraws the memory.
 func (d *Device) SetMemory(m *shm.Memory) error {
+	if err := d.each(func(q *queue) { q.setMemory(m) }); err != nil {
+		return err
+	}
 	if m != nil {
 		m.Retain()
 	}
-	old := d.memory
-	d.memory = m
-	err := d.each(func(q *queue) { q.setMemory(m) })
-	if old != nil {
-		old.Release()
+	if d.memory != nil {
+		d.memory.Release()
 	}
-	return err
+	d.memory = m
+	return nil
 }
 
 // SetInflight implements vhost.Device.
@@ -314,16 +327,20 @@ func (d *Device) SetKick(i int, k *eventfd.FD) {
 // SetCall implements vhost.Queues.
 func (d *Device) SetCall(i int, c virtqueue.Notifier) {
 	d.do(i, func(q *queue) {
+		q.loop.flush()
 		q.call = c
-		if c != nil && q.ring != nil {
-			c.Notify()
+		if q.ring != nil {
+			q.loop.notify(c)
 		}
 	})
 }
 
 // SetErr implements vhost.Queues.
 func (d *Device) SetErr(i int, c virtqueue.Notifier) {
-	d.do(i, func(q *queue) { q.errs = c })
+	d.do(i, func(q *queue) {
+		q.loop.flush()
+		q.errs = c
+	})
 }
 
 // Stop implements vhost.Queues.

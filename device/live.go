@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/backend/uring"
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/virtqueue"
 	"go.uber.org/zap"
 )
 
@@ -25,6 +28,12 @@ type Waiter interface {
 	// the watch is given to Unwatch. *fired may be set a little later than that.
 	Watch(fd int, fired *bool) Watch
 	Unwatch(w Watch)
+	// Signal notifies whoever waits at fd, at the latest with the next Wait. It does
+	// not block, whatever the other side does with its end of the descriptor.
+	Signal(fd *eventfd.FD)
+	// Flush has every Signal so far look at its descriptor's number, which may be
+	// closed then.
+	Flush()
 	// Close ends the waiter. Nothing is watched.
 	Close() error
 }
@@ -59,8 +68,10 @@ type live struct {
 	waiter Waiter
 	mail   chan func()
 	quit   chan struct{}
+	once   sync.Once // closes quit
 	ended  chan struct{}
 	log    *zap.Logger
+	lost   error // why the loop can reach its disks no longer
 }
 
 // Start runs l on a goroutine and thread of its own until Stop. setup, if not nil,
@@ -107,10 +118,34 @@ func (l *Loop) steps(now func() blk.Instant) {
 		if wake != blk.Never {
 			d = max(0, int64(wake-at))
 		}
-		if err := l.waiter.Wait(d); err != nil {
-			l.fail(err)
+		if err := l.waiter.Wait(d); err != nil && l.lost == nil {
+			l.lost = err
+		}
+		if l.lost != nil {
+			l.mourn()
+			return
 		}
 		if !l.readMail() {
+			return
+		}
+	}
+}
+
+// mourn is what is left to a loop that can reach its disks no longer, the world's
+// fault at the worst place: its queues are broken, and it answers until it is
+// stopped. What is in flight stays in the in-flight records.
+func (l *Loop) mourn() {
+	log(l.log).Error("loop cannot reach its disks any more", zap.Error(l.lost))
+	for _, q := range l.queues {
+		if q.ring != nil {
+			q.broke(q.ring.Break("its disk cannot be reached"))
+		}
+	}
+	for {
+		select {
+		case fn := <-l.mail:
+			fn()
+		case <-l.quit:
 			return
 		}
 	}
@@ -167,11 +202,7 @@ func (l *Loop) Stop() {
 	if l.mail == nil {
 		return
 	}
-	select {
-	case <-l.quit:
-	default:
-		close(l.quit)
-	}
+	l.once.Do(func() { close(l.quit) })
 	if l.waiter != nil { // nil: Start failed to make one
 		l.waiter.Wakeup()
 	}
@@ -186,9 +217,23 @@ func (l *Loop) close() error {
 	return errors.Join(append(all, l.waiter.Close())...)
 }
 
-// fail is the world's fault at the worst place: the loop cannot wait or submit.
-func (l *Loop) fail(err error) {
-	log(l.log).Error("loop cannot reach its disks", zap.Error(err))
+// notify wakes the other side of a queue.
+func (l *Loop) notify(n virtqueue.Notifier) {
+	if n == nil {
+		return
+	}
+	if fd, ok := n.(*eventfd.FD); ok && l.waiter != nil {
+		l.waiter.Signal(fd)
+		return
+	}
+	n.Notify()
+}
+
+// flush comes before a notifier is given back to its owner.
+func (l *Loop) flush() {
+	if l.waiter != nil {
+		l.waiter.Flush()
+	}
 }
 
 func (l *Loop) watch(fd int, fired *bool) Watch {

@@ -214,3 +214,40 @@ func TestLive_setupFails(t *testing.T) {
 	require.ErrorIs(t, err, unix.EIO)
 	l.Stop()
 }
+
+// A front-end clears O_NONBLOCK of its call descriptor, which is shared, and fills
+// its counter: a write(2) would block the loop for ever.
+func TestLive_callThatBlocks(t *testing.T) {
+	engines(t, func(t *testing.T, e Engine) {
+		r := newLiveRig(t, e)
+		r.attachMemory()
+		r.layout()
+		r.params.Kick = r.descriptors(false)
+		call, err := eventfd.New()
+		require.NoError(t, err)
+		defer call.Close()
+		r.dev.SetCall(0, call)
+		full := [8]byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+		_, err = unix.Write(call.Raw(), full[:])
+		require.NoError(t, err)
+		require.NoError(t, unix.SetNonblock(call.Raw(), false))
+		r.start()
+		r.request(blk.TypeIn, 1, 1)
+		r.driver.Publish()
+		r.kickFD.Notify()
+		stopped := make(chan uint32, 1)
+		require.Eventually(t, func() bool {
+			_, _, ok, err := r.driver.Reap()
+			require.NoError(t, err)
+			return ok
+		}, time.Minute, time.Millisecond)
+		r.dev.Stop(0, func(base uint32) { stopped <- base })
+		select {
+		case <-stopped:
+		case <-time.After(time.Minute):
+			t.Fatal("the loop hangs in its call")
+		}
+		r.dev.SetCall(0, nil)
+		_ = r.dev.SetMemory(nil)
+	})
+}

@@ -22,6 +22,10 @@ const (
 	// roundsMax bounds a step: a guest that is as fast as we are must not keep the
 	// loop from its mailbox.
 	roundsMax = 16
+	// directMax is how many requests that go past the scheduler one disk has at a
+	// time, beside the loop's depth: a guest that floods it with flushes has them
+	// wait.
+	directMax = 64
 )
 
 // Loop is one scheduling domain. Step is its whole life; Start lets a goroutine
@@ -31,10 +35,9 @@ type Loop struct {
 	disks  []*disk
 	queues []*queue
 
-	depth    int      // requests on the disks at most, flushes not counted
-	depthMax int      // what the backends were made for
-	inflight int      // of those, now
-	direct   blk.List // flushes and what a stopping queue had queued: no scheduler, no depth
+	depth    int // requests on the disks at most, flushes not counted
+	depthMax int // what the backends were made for
+	inflight int // of those, now
 	done     []*blk.Request
 	seq      uint64
 	now      blk.Instant // of the last step
@@ -46,7 +49,9 @@ type Loop struct {
 // disk is one image with this loop's way to it.
 type disk struct {
 	backend.Backend
-	held *blk.Request // dispatched, but the backend was full: goes first
+	direct  blk.List // flushes, and what a stopping queue had queued: no scheduler, no depth
+	directs int      // of those, in flight
+	held    blk.List // dispatched, and counted in inflight, but the backend was full
 }
 
 // NewLoop makes a loop that keeps at most depth requests on its disks.
@@ -57,7 +62,7 @@ func NewLoop(s sched.Scheduler, depth int) *Loop {
 // Attach makes img the loop's next image and returns its index, for
 // blk.Disk.Index. Called on the loop's goroutine, or before it starts.
 func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
-	h.Depth = l.depthMax
+	h.Depth = l.depthMax + directMax
 	b, err := img.Attach(h)
 	if err != nil {
 		return 0, err
@@ -170,7 +175,7 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 	r.Seq = l.seq
 	l.seq++
 	if r.Op == blk.OpFlush {
-		l.direct.PushBack(r)
+		l.disks[r.Disk.Index].direct.PushBack(r)
 		return
 	}
 	if q.through && r.Op.Changes() {
@@ -179,19 +184,18 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 	l.sched.Insert(now, r)
 }
 
-// dispatch gives the disks what the scheduler chooses, while there is room.
+// dispatch gives the disks what goes past the scheduler, and then what the scheduler
+// chooses, while there is room.
 func (l *Loop) dispatch(now blk.Instant) (n int) {
-	for l.direct.Len() > 0 {
-		r := l.direct.Front()
-		if !l.submit(now, r, true) {
-			break
-		}
-		n++
-	}
 	for _, d := range l.disks {
-		if d.held != nil && l.submit(now, d.held, false) {
-			d.held = nil
-			l.inflight++
+		for d.direct.Len() > 0 && d.directs < directMax {
+			if !l.submit(now, d, d.direct.PopFront(), nil) {
+				break
+			}
+			d.directs++
+			n++
+		}
+		for d.held.Len() > 0 && l.submit(now, d, d.held.PopFront(), l.sched) {
 			n++
 		}
 	}
@@ -200,38 +204,36 @@ func (l *Loop) dispatch(now blk.Instant) (n int) {
 		if r == nil {
 			break
 		}
-		d := l.disks[r.Disk.Index]
-		if d.held != nil { // its disk is full still: what else is queued may go elsewhere later
-			l.sched.Requeue(now, r)
-			break
-		}
-		if !l.submit(now, r, false) {
-			d.held = r
-			continue
-		}
 		l.inflight++
 		n++
+		d := l.disks[r.Disk.Index]
+		if d.held.Len() > 0 {
+			r.Slot.(*slot).keeper = l.sched
+			d.held.PushBack(r)
+			continue
+		}
+		l.submit(now, d, r, l.sched)
 	}
 	return n
 }
 
-// submit offers r to its disk. A direct one leaves its list first: the links are
-// the backend's as soon as it has the request.
-func (l *Loop) submit(now blk.Instant, r *blk.Request, direct bool) bool {
-	if direct {
-		l.direct.Remove(r)
+// submit gives r, which is on no list, to its disk; keeper is the scheduler that
+// gave it up, nil if none had it. A disk that is full gets it later, before all
+// others of its kind.
+func (l *Loop) submit(now blk.Instant, d *disk, r *blk.Request, keeper sched.Scheduler) bool {
+	s := r.Slot.(*slot)
+	if s.keeper == nil { // else it was held, and a switch may have come between
+		s.keeper = keeper
 	}
 	r.Issue = now
-	s := r.Slot.(*slot)
-	if s.keeper = l.sched; direct {
-		s.keeper = nil
-	}
-	if l.disks[r.Disk.Index].Submit(now, r) {
+	if d.Submit(now, r) {
 		s.queue.inDisk++
 		return true
 	}
-	if direct {
-		l.direct.PushFront(r)
+	if keeper == nil {
+		d.direct.PushFront(r)
+	} else {
+		d.held.PushFront(r)
 	}
 	return false
 }
@@ -242,7 +244,7 @@ func (l *Loop) reap(now blk.Instant) (n int) {
 		l.done = d.Reap(now, l.done[:0])
 		n += len(l.done)
 		for _, r := range l.done {
-			l.complete(now, r)
+			l.complete(now, d, r)
 		}
 	}
 	return n
@@ -251,27 +253,48 @@ func (l *Loop) reap(now blk.Instant) (n int) {
 // complete ends an issued head and with it every part of its group. A group that
 // failed is taken apart and its parts tried alone: a bad sector of one guest does
 // not fail another's request.
-func (l *Loop) complete(now blk.Instant, head *blk.Request) {
+func (l *Loop) complete(now blk.Instant, d *disk, head *blk.Request) {
 	s := head.Slot.(*slot)
 	s.queue.inDisk--
-	if s.keeper != nil { // the one that gave it up, which may not be the present one
+	if s.keeper != nil { // which may not be the present scheduler
 		l.inflight--
 		s.keeper.Complete(now, head)
+		s.keeper = nil
+	} else {
+		d.directs--
 	}
-	apart := head.Status != blk.StatusOK && head.Merged != nil
+	if head.Status != blk.StatusOK && head.Merged != nil {
+		l.takeApart(now, d, head)
+		return
+	}
 	for r := head; r != nil; {
 		next := r.Merged
-		r.Merged = nil
-		r.Issue = head.Issue
+		r.Merged, r.Issue = nil, head.Issue
 		if r != head {
 			r.Status, r.Errno = head.Status, head.Errno
 			r.Move(blk.StateQueued, blk.StateDone)
 		}
-		if apart {
-			r.Move(blk.StateDone, blk.StateQueued)
-			l.sched.Requeue(now, r)
+		l.finish(now, r, r != head)
+		r = next
+	}
+}
+
+// takeApart has the parts of a failed group tried alone, in their order: the last
+// goes back first, since each goes to the front. Those of a queue that is being
+// stopped do not wait for a scheduler.
+func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
+	head.Move(blk.StateDone, blk.StateQueued)
+	var last *blk.Request
+	for r := head; r != nil; {
+		r.Merged, last, r = last, r, r.Merged
+	}
+	for r := last; r != nil; {
+		next := r.Merged
+		r.Merged = nil
+		if r.Slot.(*slot).queue.stopping != nil {
+			d.direct.PushFront(r)
 		} else {
-			l.finish(now, r, r != head)
+			l.sched.Requeue(now, r)
 		}
 		r = next
 	}
@@ -312,7 +335,7 @@ func (l *Loop) publish() {
 			q.vanished()
 		}
 		if notify && q.call != nil {
-			q.call.Notify()
+			l.notify(q.call)
 			q.stats.Calls++
 		}
 	}
@@ -322,8 +345,8 @@ func (l *Loop) publish() {
 // has lost its engine: nothing of what it holds will come back.
 func (l *Loop) commit() {
 	for _, d := range l.disks {
-		if err := d.Commit(); err != nil {
-			l.fail(err)
+		if err := d.Commit(); err != nil && l.lost == nil {
+			l.lost = err
 		}
 	}
 }

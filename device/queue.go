@@ -169,9 +169,7 @@ func (q *queue) broke(err error) {
 	q.broken = true
 	q.stats.Broken++
 	q.log("queue stopped: its ring makes no sense", fmt.Errorf("%s: %w", q.name, err))
-	if q.errs != nil {
-		q.errs.Notify()
-	}
+	q.loop.notify(q.errs)
 }
 
 // vanished ends the use of a ring whose memory is no longer there.
@@ -294,7 +292,7 @@ func (l *Loop) stop(q *queue, done func(base uint32)) {
 	q.setKick(nil)
 	q.stopping = done
 	for _, r := range l.sched.Drain(blk.Source{Device: q.source.Device, Queue: q.source.Queue}, nil) {
-		l.direct.PushBack(r)
+		l.disks[r.Disk.Index].direct.PushBack(r)
 	}
 	if q.owed == 0 {
 		l.stopped(q)

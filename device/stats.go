@@ -19,7 +19,8 @@ type OpStats struct {
 // Requests is how many guest requests were finished.
 func (o *OpStats) Requests() uint64 { return o.IOs + o.Merges }
 
-func (o *OpStats) add(b *OpStats) {
+// Add sums b into o.
+func (o *OpStats) Add(b *OpStats) {
 	o.IOs += b.IOs
 	o.Merges += b.Merges
 	o.Sectors += b.Sectors
@@ -107,7 +108,7 @@ type Stats struct {
 // Add sums b into s, all but IOTime, which of two things together is not a sum.
 func (s *Stats) Add(b *Stats) {
 	for i := range s.Op {
-		s.Op[i].add(&b.Op[i])
+		s.Op[i].Add(&b.Op[i])
 	}
 	s.InFlight += b.InFlight
 	s.Held += b.Held
@@ -131,7 +132,7 @@ func (s *Stats) Sysfs() [17]uint64 {
 	ms := func(ns uint64) uint64 { return ns / 1_000_000 }
 	r, d, f := &s.Op[blk.OpRead], &s.Op[blk.OpDiscard], &s.Op[blk.OpFlush]
 	w := s.Op[blk.OpWrite]
-	w.add(&s.Op[blk.OpWriteZeroes]) // which the kernel counts as writes (op_stat_group)
+	w.Add(&s.Op[blk.OpWriteZeroes]) // which the kernel counts as writes (op_stat_group)
 	return [17]uint64{
 		r.IOs, r.Merges, r.Sectors, ms(r.Time),
 		w.IOs, w.Merges, w.Sectors, ms(w.Time),

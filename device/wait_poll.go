@@ -95,6 +95,18 @@ func (w *pollWaiter) Unwatch(x Watch) {
 	}
 }
 
+// Signal implements Waiter. A counter that is full would block the write if the
+// other side has cleared O_NONBLOCK, and wakes it anyhow.
+func (w *pollWaiter) Signal(fd *eventfd.FD) {
+	p := [1]unix.PollFd{{Fd: int32(fd.Raw()), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(p[:], 0); err == nil && n == 1 && p[0].Revents&unix.POLLOUT != 0 {
+		fd.Notify()
+	}
+}
+
+// Flush implements Waiter: Signal has done it already.
+func (w *pollWaiter) Flush() {}
+
 // Close implements Waiter.
 func (w *pollWaiter) Close() error {
 	w.mail.Close()

@@ -69,7 +69,7 @@ func (w *ringWaiter) Watch(fd int, fired *bool) Watch {
 		w.unused = w.unused[:n-1]
 	} else {
 		if len(w.watches) == watchesMax {
-			panic("device: more watched descriptors than queues") // queues are bounded far below
+			panic("device: more watched descriptors than queuesMax allows")
 		}
 		watch = &ringWatch{index: uint32(len(w.watches))}
 		w.watches = append(w.watches, watch)
@@ -104,6 +104,12 @@ func (w *ringWaiter) Unwatch(x Watch) {
 	w.ring.Submit()
 	w.ring.Cancel(w.tag, watch.index)
 }
+
+// Signal implements Waiter: the kernel writes, and if it cannot, waits without us.
+func (w *ringWaiter) Signal(fd *eventfd.FD) { w.ring.Signal(fd.Raw()) }
+
+// Flush implements Waiter.
+func (w *ringWaiter) Flush() { w.ring.Submit() }
 
 // Completed implements uring.Completer.
 func (w *ringWaiter) Completed(index uint32, res int32, _ uint32) {

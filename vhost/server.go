@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/elevisor/elevisor/internal/socket"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
@@ -29,17 +30,13 @@ const (
 	// logBurst times in logTick.
 	logTick  = time.Second
 	logBurst = 2
-
-	maxSocketPath = 107 // bytes (unix(7), sun_path without its zero)
 )
 
 // Server serves one device to one front-end after the other. The next one waits
 // in the socket's backlog until all of the last one's rings have stopped.
 type Server struct {
-	ln   *net.UnixListener
+	ln   *socket.Listener
 	only *net.UnixConn // instead of ln: a client that came with the process
-	path string        // of the socket that we made, or ""
-	made os.FileInfo   // what it was
 	log  *zap.Logger   // bounded
 	full *zap.Logger   // everything, for debugging
 	slow time.Duration // slowAfter
@@ -58,48 +55,13 @@ func newServer(log *zap.Logger) *Server {
 // Listen makes a socket at path. One that a dead server left is replaced; one
 // that somebody listens on, and everything that is no socket, is an error.
 func Listen(path string, log *zap.Logger) (*Server, error) {
-	if path == "" || len(path) > maxSocketPath {
-		return nil, fmt.Errorf("socket path %q has %d bytes, want 1 to %d", path, len(path), maxSocketPath)
-	}
-	if path[0] == '@' {
-		path = "./" + path // net would take it for a name outside the file system
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if errors.Is(err, unix.EADDRINUSE) {
-		if err = removeStale(path); err == nil {
-			ln, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		}
-	}
+	ln, err := socket.Listen(path, fs.ModePerm)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, err
 	}
-	ln.SetUnlinkOnClose(false)
 	s := newServer(log)
-	s.ln, s.path = ln, path
-	if s.made, err = os.Lstat(path); err != nil {
-		_ = ln.Close()
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
+	s.ln = ln
 	return s, nil
-}
-
-// removeStale removes a socket that nobody listens on.
-func removeStale(path string) error {
-	st, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if st.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("there is something that is no socket (%v); it is left alone", st.Mode())
-	}
-	c, err := net.Dial("unix", path)
-	if err == nil {
-		_ = c.Close()
-	}
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		return errors.New("another server is using that socket")
-	}
-	return os.Remove(path)
 }
 
 // FromFD serves on a socket that came with the process: a listening one, or one
@@ -120,7 +82,7 @@ func FromFD(fd int, log *zap.Logger) (*Server, error) {
 	if listening {
 		var ln net.Listener
 		if ln, err = net.FileListener(file); err == nil {
-			s.ln = ln.(*net.UnixListener)
+			s.ln = &socket.Listener{UnixListener: ln.(*net.UnixListener)}
 		}
 	} else {
 		var c net.Conn
@@ -158,14 +120,6 @@ func (s *Server) Close() {
 	if s.ln != nil {
 		_ = s.ln.Close()
 	}
-	if s.path == "" {
-		return
-	}
-	// Whoever replaced our socket keeps theirs.
-	if st, err := os.Lstat(s.path); err == nil && os.SameFile(st, s.made) {
-		_ = os.Remove(s.path)
-	}
-	s.path = ""
 }
 
 // Serve serves d and q until ctx ends or, on a connected socket, its client has

@@ -162,17 +162,19 @@ func (r *Ring) drain() uint32 {
 }
 
 // take removes the oldest completion; there is one.
-func (r *Ring) take() cqe {
-	r.taken++
+func (r *Ring) take() (c cqe) {
 	if r.stashed < len(r.stash) {
-		c := r.stash[r.stashed]
+		c = r.stash[r.stashed]
 		if r.stashed++; r.stashed == len(r.stash) {
 			r.stash, r.stashed = r.stash[:0], 0
 		}
-		return c
+	} else {
+		c = r.cqes[r.head&uint32(len(r.cqes)-1)]
+		r.head++
 	}
-	c := r.cqes[r.head&uint32(len(r.cqes)-1)]
-	r.head++
+	if !r.canSkip || c.userData != userData(0, signalIndex) {
+		r.taken++
+	}
 	return c
 }
 

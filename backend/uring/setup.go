@@ -31,6 +31,7 @@ const (
 	unregisterRingFDs   = 21
 	probeSupported      = 1 << 0
 	probeOps            = 256
+	featSkip            = 1 << 11 // IORING_FEAT_CQE_SKIP, 5.17
 	featuresWanted      = featSingleMmap | featNoDrop | featExtArg
 	completionsPerEntry = 4       // poorer rings overflow when many operations end at once
 	maxCompletions      = 1 << 16 // the kernel's own limit
@@ -71,7 +72,7 @@ var flagSets = [...]uint32{
 	0,
 }
 
-var opsWanted = [...]uint8{opNop, opReadv, opWritev, opFsync, opPollAdd, opAsyncCancel, opFallocate, opRead}
+var opsWanted = [...]uint8{opNop, opReadv, opWritev, opFsync, opPollAdd, opAsyncCancel, opFallocate, opRead, opWrite}
 
 func (r *Ring) setup(entries uint32) error {
 	var p params
@@ -99,6 +100,9 @@ func (r *Ring) setup(entries uint32) error {
 	if err := r.mapRings(&p); err != nil {
 		return err
 	}
+	r.canSkip = p.features&featSkip != 0
+	r.one = r.Alloc(8)
+	r.one[0] = 1
 	r.registerRing()
 	return nil
 }

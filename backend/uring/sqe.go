@@ -12,9 +12,11 @@ const (
 	opAsyncCancel = 14
 	opFallocate   = 17
 	opRead        = 22
+	opWrite       = 23
 	opURingCmd    = 46
 
 	sqeFixedFile  = 1 << 0
+	sqeSkip       = 1 << 6 // no completion if it succeeds
 	fsyncDataSync = 1 << 0
 	cancelAll     = 1 << 0 // 5.19
 	cancelAny     = 1 << 2
@@ -100,6 +102,21 @@ func (r *Ring) Read(t Tag, index uint32, fd int, buf []byte, off int64) {
 	e := r.next(t, index)
 	e.opcode, e.fd, e.off, e.addr, e.len = opRead, int32(fd), uint64(off), addrOf(buf), uint32(len(buf))
 }
+
+// Signal queues the notification of an eventfd: a write of 1, of which nobody is
+// told what came. Unlike write(2) it never blocks the caller, even if whoever
+// shares the descriptor has cleared O_NONBLOCK and filled the counter.
+func (r *Ring) Signal(fd int) {
+	e := r.next(0, signalIndex)
+	e.opcode, e.fd, e.off, e.addr, e.len = opWrite, int32(fd), ^uint64(0), addrOf(r.one), uint32(len(r.one))
+	if r.canSkip {
+		e.flags = sqeSkip
+		r.taken++ // its completion will not come; should it fail, take knows
+	}
+}
+
+// signalIndex marks signals among the operations of nobody.
+const signalIndex = 1
 
 // PollIn queues a one-shot wait until fd is readable (or broken); res is the
 // event mask.

@@ -56,6 +56,8 @@ type Ring struct {
 	cqHead, cqTail *uint32
 	cqes           []cqe
 	head           uint32
+	one            []byte // the number 1, off the heap, for Signal
+	canSkip        bool   // completions of successful operations can be left out (5.17)
 	stash          []cqe  // completions taken out of the way, older than those in the ring
 	stashed        int    // of stash, already dispatched
 	taken          uint32 // completions seen: each operation has exactly one, so tail - taken are in flight

@@ -38,6 +38,7 @@ type serveFlags struct {
 	fd           int
 	file         string
 	readOnly     bool
+	control      string
 	capabilities bool
 	verbose      bool
 }
@@ -68,6 +69,7 @@ domain=private keeps a disk out. --domain describes one by its id:
 	fl.StringVarP(&f.file, "blk-file", "b", "", "the disk: a file or a block device")
 	fl.BoolVarP(&f.readOnly, "read-only", "r", false, "the guest cannot write")
 	fl.StringArrayVar(&f.disks, "disk", nil, "a disk as KEY=VALUE,... ; may be repeated")
+	fl.StringVar(&f.control, "control-socket", "", "answer elevisor ctl on this UNIX socket")
 	fl.StringArrayVar(&f.domains, "domain", nil, "a scheduling domain as KEY=VALUE,... ; may be repeated")
 	fl.BoolVarP(&f.capabilities, "print-capabilities", "c", false, "print what this program can do, as JSON, and exit")
 	fl.BoolVar(&f.verbose, "verbose", false, "log every vhost-user message")
@@ -98,6 +100,14 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	d, err := serve.Open(specs, domains, log)
 	if err != nil {
 		return err
+	}
+	if f.control != "" {
+		end, err := serveControl(c.Context(), f.control, d, log)
+		if err != nil {
+			d.Close()
+			return err
+		}
+		defer end()
 	}
 	err = d.Run(c.Context())
 	log.Info("ended")

@@ -31,3 +31,6 @@ func (c Monotonic) Until(t blk.Instant) time.Duration {
 
 // Sleep waits for d of real time.
 func Sleep(d time.Duration) { time.Sleep(d) }
+
+// Deadline is the moment d from now, as net wants deadlines.
+func Deadline(d time.Duration) time.Time { return time.Now().Add(d) }

@@ -34,9 +34,10 @@ var layers = map[string][]string{
 	"backend":          {"backend", "backend/uring", "blk", "internal/shm"},
 	"backend/uring":    {},
 	"device":           {"backend", "backend/uring", "blk", "internal/eventfd", "internal/shm", "sched", "virtqueue"},
-	"vhost":            {"internal/eventfd", "internal/shm", "virtqueue"},
+	"vhost":            {"internal/eventfd", "internal/shm", "internal/socket", "virtqueue"},
 	"internal/shm":     {},
 	"internal/eventfd": {},
+	"internal/socket":  {},
 	"internal/clock":   {"blk"},
 }
 
