@@ -356,6 +356,42 @@ func (j *joiner) Dispatch(now blk.Instant) *blk.Request {
 func (j *joiner) Complete(blk.Instant, *blk.Request) { j.done++ }
 func (j *joiner) Describe(io.Writer)                 {}
 
+// Case SL-005: a flush covers the writes that were acknowledged before it. Nothing is
+// acknowledged before the disk has it, so the flush, which overtakes what is only
+// queued, starts after all that it has to cover.
+func TestLoop_SL005(t *testing.T) {
+	for _, name := range sched.Names {
+		s, err := sched.New(name, &sched.Config{})
+		require.NoError(t, err)
+		r := newRig(t, s, nil)
+		r.disk.hold = true
+		r.start()
+		for i := range 6 { // two more than the loop's depth
+			r.request(blk.TypeOut, uint64(100*i), 1)
+		}
+		r.kick()
+		r.step()
+		r.reap(0)
+		covered := r.disk.issued[0]
+		r.disk.complete(0)
+		r.step()
+		r.reap(1)
+		require.Equal(t, blk.StateFree, covered.State(), "acknowledged when the disk had it")
+		r.request(blk.TypeFlush, 0, 0)
+		r.kick()
+		r.step()
+		flush := r.disk.issued[len(r.disk.issued)-1]
+		require.Equal(t, blk.OpFlush, flush.Op, "%s: the flush waits behind writes that it need not cover", name)
+		for len(r.disk.issued) > 0 {
+			r.disk.complete(len(r.disk.issued) - 1)
+			r.now += 1e9
+			r.step()
+		}
+		r.reap(6)
+		r.stop()
+	}
+}
+
 // A group that fails is tried part by part: only the request with the bad sector
 // fails.
 func TestLoop_failedGroupIsTakenApart(t *testing.T) {

@@ -8,83 +8,93 @@ import (
 	"os"
 	"path/filepath"
 	"text/tabwriter"
-	"time"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/internal/bench"
 	"github.com/elevisor/elevisor/internal/guest"
 	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 )
 
+// The demonstration's disk is as slow at single requests as a good rotational one,
+// so that requests wait and a scheduler has something to choose from.
 const (
-	demoDisk   = 256 << 20       // bytes
-	demoQueues = 2               // and one job for each
-	demoTime   = 3 * time.Second // for each load, its reading back not counted
+	demoIOPS    = 2000
+	demoDepth   = 4   // requests on the disk at a time
+	demoStreams = 4   // writers, and as many readers that follow them
+	demoBlocks  = 768 // of each
+	demoBlock   = 4096
+	demoQueue   = 128 // requests in flight in the guest
 )
 
-// demoLoads are run in turn on the same disk.
-var demoLoads = []bench.Options{
-	{RW: bench.Write, BlockSize: 128 << 10, Depth: 8},
-	{RW: bench.Read, BlockSize: 128 << 10, Depth: 8},
-	{RW: bench.RandWrite, BlockSize: 4 << 10, Depth: 32},
-	{RW: bench.RandRead, BlockSize: 4 << 10, Depth: 32},
-	{RW: bench.RandReadWrite, MixRead: 70, BlockSize: 16 << 10, Depth: 16},
-}
-
-// demoRow is what one load came to. Latencies are
-// completion latencies: from the kick to the used ring, as the guest sees them.
+// demoRow is what one scheduler made of the load. Latencies are the guest's, from the
+// kick to the used ring.
 type demoRow struct {
-	Load       string  `json:"load"`
-	Operations uint64  `json:"operations"`
-	Bytes      uint64  `json:"bytes"`
-	IOPS       float64 `json:"iops"`
-	P50        float64 `json:"p50_us"`
-	P99        float64 `json:"p99_us"`
-	P999       float64 `json:"p99_9_us"`
-	Verified   uint64  `json:"verified_blocks"`
-	Errors     uint64  `json:"errors"`
+	Scheduler   string  `json:"scheduler"`
+	IOPS        float64 `json:"iops"`
+	P50         float64 `json:"p50_us"`
+	P99         float64 `json:"p99_us"`
+	RequestsIn  uint64  `json:"requests_in"`
+	RequestsOut uint64  `json:"requests_out"`
+	MergeRate   float64 `json:"merge_rate"`
+	Bytes       uint64  `json:"bytes"`
+	Verified    uint64  `json:"verified_blocks"`
+	Errors      uint64  `json:"errors"`
 }
 
 func newDemo() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "serve a scratch disk to the built-in guest and print what was served",
-		Long: `Needs no VM, no root and no preparation: serves a scratch file over a real
-vhost-user socket to the built-in guest, which writes patterns, reads them back
-and checks them.`,
+		Short: "serve a slow scratch disk to the built-in guest through each scheduler",
+		Long: `Needs no VM, no root and no preparation: serves a scratch disk in memory, slowed
+down to that of a rotational one, over a real vhost-user socket to the built-in
+guest, through one scheduler after the other. In one queue, sequential writers and
+readers that follow them are interleaved at random; all that is read is checked.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if format != "text" && format != "json" {
-				return fmt.Errorf("--format=%s is neither text nor json", format)
+			if err := oneOf("format", format, "text", "json"); err != nil {
+				return err
 			}
-			rows, served, err := demo(c.Context())
+			rows, err := demo(c.Context())
 			if err != nil {
 				return err
 			}
-			return printDemo(c.OutOrStdout(), format, rows, served)
+			return printDemo(c.OutOrStdout(), format, rows)
 		},
 	}
 	c.Flags().StringVar(&format, "format", "text", "text or json")
 	return c
 }
 
-// demo serves a scratch disk and runs the loads; served says how.
-func demo(ctx context.Context) (rows []demoRow, served string, err error) {
+// demo runs the load through each scheduler.
+func demo(ctx context.Context) (rows []demoRow, err error) {
+	tune()
 	dir, err := os.MkdirTemp("", "elevisor-demo-")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	disk := serve.Disk{ID: "scratch", Path: filepath.Join(dir, "scratch.img"), Socket: filepath.Join(dir, "scratch.sock"), NumQueues: demoQueues}
-	if err = makeImage(disk.Path, demoDisk); err != nil {
-		return nil, "", err
+	for _, name := range sched.Names {
+		row, err := demoOne(ctx, filepath.Join(dir, name+".sock"), name)
+		if err != nil {
+			return nil, fmt.Errorf("scheduler %s: %w", name, err)
+		}
+		rows = append(rows, row)
 	}
-	tune()
-	d, err := serve.Open([]serve.Disk{disk}, nil, zap.NewNop())
+	return rows, nil
+}
+
+// demoOne serves a fresh disk through one scheduler and loads it.
+func demoOne(ctx context.Context, socket, scheduler string) (row demoRow, err error) {
+	size := demoStreams * demoBlocks * demoBlock
+	d, err := serve.Open([]serve.Disk{{
+		ID: "scratch", Path: fmt.Sprintf("mem:?size=%d", size), Socket: socket, Domain: "slow", Slow: backend.RateOptions{IOPS: demoIOPS},
+	}}, []serve.Domain{{ID: "slow", Scheduler: scheduler, QueueDepth: demoDepth}}, zap.NewNop())
 	if err != nil {
-		return nil, "", err
+		return row, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -95,45 +105,37 @@ func demo(ctx context.Context) (rows []demoRow, served string, err error) {
 			err = e
 		}
 	}()
-	for _, o := range demoLoads {
-		o.Jobs, o.Runtime, o.TimeBased, o.Verify, o.Seed = demoQueues, demoTime, true, o.RW != bench.Read && o.RW != bench.RandRead, 1
-		row, err := demoLoad(ctx, disk.Socket, o)
-		if err != nil {
-			return nil, "", err
-		}
-		rows = append(rows, row)
-	}
-	return rows, fmt.Sprintf("%d MiB file, %d queues, scheduler none, over a vhost-user socket", demoDisk>>20, demoQueues), nil
-}
-
-func makeImage(path string, size int64) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	vm, err := guest.Start(socket, guest.Options{Depth: demoQueue, MaxIO: demoBlock})
 	if err != nil {
-		return err
+		return row, err
 	}
-	defer f.Close()
-	return f.Truncate(size)
-}
-
-func demoLoad(ctx context.Context, socket string, o bench.Options) (demoRow, error) {
-	res, err := measure(ctx, socket, guest.Options{Depth: o.Depth, MaxIO: o.BlockSize}, o)
+	defer vm.Close()
+	res, err := bench.RunStreams(ctx, vm.Queues()[0], bench.StreamOptions{Streams: demoStreams, Blocks: demoBlocks, BlockSize: demoBlock, Seed: 1})
 	if err != nil {
-		return demoRow{}, err
+		return row, err
 	}
-	t := res.Total()
-	all := t.All()
-	row := demoRow{
-		Load:       fmt.Sprintf("%v bs=%dk iodepth=%d x %d", o.RW, o.BlockSize>>10, o.Depth, o.Jobs),
-		Operations: all.IOs, Bytes: all.Bytes, IOPS: float64(all.IOs) / t.Runtime.Seconds(),
-		P50: us(all.Percentile(50)), P99: us(all.Percentile(99)), P999: us(all.Percentile(99.9)),
-		Verified: t.Verified, Errors: all.Errors + t.Mismatches,
+	stats, err := d.DomainStats("scratch")
+	if err != nil {
+		return row, err
+	}
+	row = demoRow{
+		Scheduler: scheduler, IOPS: float64(res.Stats.IOs) / res.Runtime.Seconds(), Bytes: res.Stats.Bytes,
+		P50: us(res.Stats.Percentile(50)), P99: us(res.Stats.Percentile(99)),
+		Verified: res.Verified, Errors: uint64(len(res.Failures)),
+	}
+	for i := range stats.Op {
+		row.RequestsIn += stats.Op[i].Requests()
+		row.RequestsOut += stats.Op[i].IOs
+	}
+	if row.RequestsIn > 0 {
+		row.MergeRate = 1 - float64(row.RequestsOut)/float64(row.RequestsIn)
 	}
 	return row, nil
 }
 
 func us(ns int64) float64 { return float64(ns) / 1000 }
 
-func printDemo(w io.Writer, format string, rows []demoRow, served string) error {
+func printDemo(w io.Writer, format string, rows []demoRow) error {
 	var failed uint64
 	for _, r := range rows {
 		failed += r.Errors
@@ -141,23 +143,30 @@ func printDemo(w io.Writer, format string, rows []demoRow, served string) error 
 	if format == "json" {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		if err := e.Encode(map[string]any{"served": served, "rows": rows}); err != nil {
+		if err := e.Encode(map[string]any{"rows": rows}); err != nil {
 			return err
 		}
-	} else {
-		fmt.Fprintf(w, "%s\n\n", served)
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(t, "load\toperations\tMiB\tIOPS\tp50 us\tp99 us\tp99.9 us\tverified blocks\terrors\t")
-		for _, r := range rows {
-			fmt.Fprintf(t, "%s\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t\n", r.Load, r.Operations,
-				float64(r.Bytes)/(1<<20), r.IOPS, r.P50, r.P99, r.P999, r.Verified, r.Errors)
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
+	} else if err := demoTable(w, rows); err != nil {
+		return err
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d requests failed or returned wrong data", failed)
 	}
 	return nil
+}
+
+func demoTable(w io.Writer, rows []demoRow) error {
+	fmt.Fprintf(w, "disk in memory, %d requests/s, %d at a time; %d writers and %d readers of %d KiB blocks, interleaved in one queue\n\n",
+		demoIOPS, demoDepth, demoStreams, demoStreams, demoBlock>>10)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "scheduler\tIOPS\tMiB\tp50 us\tp99 us\trequests in\tto disk\tmerge rate\tverified blocks\terrors\t")
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%.1f%%\t%d\t%d\t\n", r.Scheduler, r.IOPS, float64(r.Bytes)/(1<<20),
+			r.P50, r.P99, r.RequestsIn, r.RequestsOut, 100*r.MergeRate, r.Verified, r.Errors)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "\nmerge rate = merged / (merged + dispatched) = 1 - to disk / requests in")
+	return err
 }

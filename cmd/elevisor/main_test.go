@@ -133,17 +133,44 @@ func TestServeAndBench(t *testing.T) {
 }
 
 func TestPrintDemo(t *testing.T) {
-	rows := []demoRow{{Load: "write", Operations: 10, Bytes: 10 << 20, IOPS: 5, P50: 1.5, Verified: 10}}
+	rows := []demoRow{{Scheduler: "none", RequestsIn: 10, RequestsOut: 5, IOPS: 5, P50: 1.5, MergeRate: 0.5, Verified: 10}}
 	var out bytes.Buffer
-	require.NoError(t, printDemo(&out, "text", rows, "a disk"))
-	require.Contains(t, out.String(), "verified blocks")
+	require.NoError(t, printDemo(&out, "text", rows))
+	require.Contains(t, out.String(), "50.0%")
+	require.Contains(t, out.String(), "merge rate = merged / (merged + dispatched)")
 	out.Reset()
-	require.NoError(t, printDemo(&out, "json", rows, "a disk"))
+	require.NoError(t, printDemo(&out, "json", rows))
 	var got struct{ Rows []demoRow }
 	require.NoError(t, json.Unmarshal(out.Bytes(), &got))
 	require.Equal(t, rows, got.Rows)
 	rows[0].Errors = 1
-	require.Error(t, printDemo(&out, "text", rows, "a disk"), "errors make the demo fail")
+	require.Error(t, printDemo(&out, "text", rows), "errors make the demo fail")
+}
+
+// The same load through each scheduler: all of it right, and the one that looks at
+// everything merges more than the one that looks at the last few.
+func TestDemo(t *testing.T) {
+	out, err := run(t.Context(), "demo", "--format=json")
+	require.NoError(t, err)
+	var got struct{ Rows []demoRow }
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	require.Len(t, got.Rows, 3)
+	rates := map[string]float64{}
+	for _, r := range got.Rows {
+		require.EqualValues(t, 2*demoStreams*demoBlocks, r.RequestsIn)
+		require.EqualValues(t, demoStreams*demoBlocks, r.Verified)
+		require.Zero(t, r.Errors)
+		rates[r.Scheduler] = r.MergeRate
+	}
+	require.Greater(t, rates["deadline"], rates["none"])
+}
+
+// makeImage makes an image of size bytes.
+func makeImage(path string, size int64) error {
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return err
+	}
+	return os.Truncate(path, size)
 }
 
 // A disk that hangs does not keep SIGTERM from ending the process; status 1 tells

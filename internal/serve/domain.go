@@ -21,7 +21,7 @@ type Domain struct {
 	ID         string
 	Scheduler  string // default: auto
 	Workers    int    // loops, with the scheduler none; default 1
-	QueueDepth int    // requests on the disks at a time; default 256
+	QueueDepth int    // requests on the disks at a time; default 256, with timeslice 2
 	Rotational string // on, off; default: ask the system
 	Knobs      []Knob // in the order given
 }
@@ -127,10 +127,7 @@ func (d *domain) start(engine device.Engine) (err error) {
 	if d.name, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
 		return err
 	}
-	workers, depth := max(d.spec.Workers, 1), d.spec.QueueDepth
-	if depth == 0 {
-		depth = defaultDepth
-	}
+	workers, depth := max(d.spec.Workers, 1), d.depthFor(d.name)
 	if workers > 1 && d.name != "none" {
 		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
 	}
@@ -153,6 +150,20 @@ func (d *domain) start(engine device.Engine) (err error) {
 	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", d.name), zap.String("because", d.reason),
 		zap.Int("workers", workers), zap.Int("queue-depth", depth))
 	return nil
+}
+
+// depthFor is how many requests the disks have at a time under that scheduler, if
+// the operator does not say. Time slices are only worth their name where the disk
+// has no requests of others to choose from: with a deep queue a greedy guest fills
+// it in its slice, and is served on in everybody else's.
+func (d *domain) depthFor(name string) int {
+	switch {
+	case d.spec.QueueDepth > 0:
+		return d.spec.QueueDepth
+	case name == "timeslice":
+		return sliceDepth
+	}
+	return defaultDepth
 }
 
 // attach gives every image its place in loop l: the same in each.
@@ -192,6 +203,7 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 		err = l.Do(func() {
 			queued, onDisk := l.Switch(s)
 			met.Queued, met.OnDisk = met.Queued+queued, met.OnDisk+onDisk
+			err = l.SetDepth(d.depthFor(chosen))
 		})
 		if err != nil {
 			return met, err
@@ -216,7 +228,13 @@ func (d *domain) set(key, value string) error {
 	defer d.mu.Unlock()
 	for _, l := range d.loops {
 		var err error
-		if ended := l.Do(func() { err = l.Set(&d.config, key, value) }); ended != nil || err != nil {
+		ended := l.Do(func() {
+			err = l.Set(&d.config, key, value)
+			if depth := l.Depth(); depth != d.depthFor(d.name) {
+				d.spec.QueueDepth = depth // the operator has spoken: a switch keeps it
+			}
+		})
+		if ended != nil || err != nil {
 			return errors.Join(ended, err)
 		}
 	}

@@ -17,8 +17,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// defaultDepth is how many requests a domain keeps on its disks at a time.
-const defaultDepth = 256
+// defaultDepth is how many requests a domain keeps on its disks at a time; with
+// time slices, sliceDepth.
+const (
+	defaultDepth = 256
+	sliceDepth   = 2
+)
 
 // Daemon is a set of disks that are being served.
 type Daemon struct {
