@@ -151,7 +151,7 @@ type Flags uint8
 
 const (
 	// FlagFUA asks that a write is durable before it is acknowledged: the guest
-	// runs with its write cache off. Such a request never merges with one without it.
+	// runs with its write cache off. As in the kernel, such a request never merges.
 	FlagFUA Flags = 1 << iota
 	// FlagUnmap allows write-zeroes to free the blocks (virtio 1.3, 5.2.6, unmap).
 	FlagUnmap
@@ -164,6 +164,38 @@ const (
 type Range struct {
 	Sector, Sectors Sector
 }
+
+// Links are a request's places in its scheduler's trees, indexes and groups. They
+// stand in the request so that queueing allocates nothing.
+type Links struct {
+	// A node of a sorted tree.
+	Parent, Left, Right *Request
+	Key                 Sector
+	Red                 bool
+
+	// A group of merged requests, kept by its leader: the part that was queued
+	// first, which stands for the group until the group is given up.
+	Closed   bool     // takes in nothing any more
+	Given    bool     // given up, not yet complete
+	Indexed  bool     // on the two chains
+	Segments int32    // memory segments of all parts
+	Parts    int32    // how many
+	Place    int32    // the scheduler's own: 1 + where it keeps the leader, 0 if nowhere
+	Start    Sector   // the group's first sector in the image
+	Total    Sector   // and its length
+	First    *Request // the part with the lowest sector; the others follow through Merged
+	Last     *Request // and with the highest
+
+	// Chains of groups with the same start (0) and the same end (1), or what hashes
+	// to the same.
+	Chain [2]Chain
+
+	// Leader, in a head that was given up, is its group's leader; nil once complete.
+	Leader *Request
+}
+
+// Chain is a doubly linked place on one chain.
+type Chain struct{ Prev, Next *Request }
 
 // Request is one guest request. It lives in its queue's slot table from the
 // queue's start to its stop and is used again and again; it never moves.
@@ -198,6 +230,10 @@ type Request struct {
 
 	// Prev and Next belong to the owner (see the package comment): list links.
 	Prev, Next *Request
+
+	// Links belong to the scheduler that the request was last inserted into, until
+	// it is free again; nobody else reads or writes them.
+	Links Links
 
 	state State
 }

@@ -40,6 +40,20 @@ func (l *List) PushFront(r *Request) {
 	l.n++
 }
 
+// InsertAfter puts r right behind at, which is on l; at = nil puts it before all.
+func (l *List) InsertAfter(r, at *Request) {
+	switch at {
+	case nil:
+		l.PushFront(r)
+	case l.tail:
+		l.PushBack(r)
+	default:
+		r.Prev, r.Next = at, at.Next
+		at.Next.Prev, at.Next = r, r
+		l.n++
+	}
+}
+
 // Remove takes r, which is on l, out.
 func (l *List) Remove(r *Request) {
 	if r.Prev == nil {

@@ -31,12 +31,13 @@ type Scheduler interface {
 	// Dispatch gives up the head of the next request or merged group; nil means
 	// empty, throttled or idling, and Wake says when to ask again.
 	Dispatch(now blk.Instant) *blk.Request
-	// Requeue takes back a head that Dispatch gave up, with its group: the disk was
-	// full, or a part of a failed group, alone now, must be tried by itself. It is
-	// served first and never merged again.
+	// Requeue takes back a head that this scheduler's Dispatch gave up, with its
+	// group: the disk was full; or a part of a failed group, alone and complete now,
+	// which must be tried by itself. It is served first and never merged again.
 	Requeue(now blk.Instant, r *blk.Request)
-	// Complete says that a head given up earlier is finished, with all its parts.
-	// r is lent.
+	// Complete says that a head given up earlier is finished, with all its parts,
+	// which still hang on it. It is called for every head, after a switch too: on the
+	// scheduler that gave it up. r is lent.
 	Complete(now blk.Instant, r *blk.Request)
 	// Drain gives up everything queued that src covers, groups taken apart (Merged
 	// is nil), in the order of Seq, by appending it to out. It does not wait for
@@ -100,7 +101,7 @@ var Names = []string{"none"}
 func New(name string, c *Config) (Scheduler, error) {
 	switch name {
 	case "none", "noop":
-		return &None{}, nil
+		return &None{cfg: c}, nil
 	}
 	return nil, fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
 }

@@ -3,6 +3,8 @@ package sched
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"reflect"
 	"testing"
 	"time"
 
@@ -13,25 +15,34 @@ import (
 
 // script drives one scheduler from a transcript in testdata. Its words:
 //
-//	new NAME
-//	insert ID read|write|discard SECTOR+SECTORS [from=DEVICE/QUEUE]
-//	dispatch [n=N]            what comes out, and what is left
+//	new NAME [max_sectors=N] [max_segments=N] [nomerges=N]
+//	insert ID read|write|discard|write-zeroes SECTOR+SECTORS [from=DEVICE/QUEUE]
+//	       [disk=N] [prio=rt|be|idle] [segs=N] [flags=fua|unmap] [pos=SECTOR]
+//	dispatch [n=N]            what comes out, groups in brackets, and what is left
 //	requeue ID
-//	complete ID
+//	complete ID...
 //	drain [from=DEVICE/QUEUE]
 //	advance DURATION
+//	set KEY VALUE
+//	tunables
+//	counters                  those that are not zero
+//	merges                    likewise
 //	describe
 type script struct {
-	s    Scheduler
-	now  blk.Instant
-	disk blk.Disk
-	reqs map[string]*blk.Request
-	ids  map[*blk.Request]string
+	s     Scheduler
+	cfg   *Config
+	now   blk.Instant
+	disks [4]blk.Disk
+	reqs  map[string]*blk.Request
+	ids   map[*blk.Request]string
 }
 
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		x := &script{reqs: map[string]*blk.Request{}, ids: map[*blk.Request]string{}}
+		for i := range x.disks {
+			x.disks[i].Index = i
+		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return x.do(t, d)
 		})
@@ -42,10 +53,12 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 	word := func(i int) string { return d.CmdArgs[i].String() }
 	switch d.Cmd {
 	case "new":
-		s, err := New(word(0), &Config{})
-		if err != nil {
-			return err.Error()
-		}
+		x.cfg = &Config{}
+		d.MaybeScanArgs(t, "max_sectors", &x.cfg.MaxSectors)
+		d.MaybeScanArgs(t, "max_segments", &x.cfg.MaxSegments)
+		d.MaybeScanArgs(t, "nomerges", &x.cfg.NoMerges)
+		s, err := New(word(0), x.cfg)
+		require.NoError(t, err)
 		x.s = s
 		return ""
 	case "insert":
@@ -62,7 +75,9 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		x.s.Requeue(x.now, r)
 		return x.left()
 	case "complete":
-		x.s.Complete(x.now, x.reqs[word(0)])
+		for i := range d.CmdArgs {
+			x.s.Complete(x.now, x.reqs[word(i)])
+		}
 		return x.left()
 	case "drain":
 		var out bytes.Buffer
@@ -75,23 +90,84 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		require.NoError(t, err)
 		x.now += blk.Instant(by)
 		return ""
-	case "describe":
-		var out bytes.Buffer
-		x.s.Describe(&out)
-		return out.String()
 	}
-	d.Fatalf(t, "unknown word")
-	return ""
+	return x.ask(t, d)
+}
+
+// ask answers the words that look or turn knobs.
+func (x *script) ask(t *testing.T, d *datadriven.TestData) string {
+	var out bytes.Buffer
+	switch d.Cmd {
+	case "set":
+		if err := x.s.(Tunable).Set(d.CmdArgs[0].String(), d.CmdArgs[1].String()); err != nil {
+			return err.Error()
+		}
+	case "tunables":
+		for _, i := range x.s.(Tunable).Tunables() {
+			fmt.Fprintf(&out, "%s = %s %s (%s)\n", i.Name, i.Value, i.Unit, i.Valid)
+		}
+	case "counters":
+		var c Counters
+		x.s.(Tunable).Counters(&c)
+		printNonZero(&out, c)
+	case "merges":
+		x.printMerges(&out)
+	case "describe":
+		x.s.Describe(&out)
+	default:
+		d.Fatalf(t, "unknown word")
+	}
+	return out.String()
+}
+
+func printNonZero(out io.Writer, c Counters) {
+	v := reflect.ValueOf(c)
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsZero() {
+			fmt.Fprintf(out, "%s %v\n", v.Type().Field(i).Name, f.Interface())
+		}
+	}
+}
+
+func (x *script) printMerges(out io.Writer) {
+	m := x.cfg.Merges
+	for p, row := range m.Merged {
+		for w, n := range row {
+			if n > 0 {
+				fmt.Fprintf(out, "%s, %s: %d\n", PlaceNames[p], WhoNames[w], n)
+			}
+		}
+	}
+	for r, n := range m.Refused {
+		if n > 0 {
+			fmt.Fprintf(out, "refused for %s: %d\n", ReasonNames[r], n)
+		}
+	}
+	fmt.Fprintf(out, "%d sectors\n", m.Sectors)
 }
 
 func (x *script) request(t *testing.T, d *datadriven.TestData) *blk.Request {
-	ops := map[string]blk.Op{"read": blk.OpRead, "write": blk.OpWrite, "discard": blk.OpDiscard}
+	ops := map[string]blk.Op{"read": blk.OpRead, "write": blk.OpWrite, "discard": blk.OpDiscard, "write-zeroes": blk.OpWriteZeroes}
 	op, ok := ops[d.CmdArgs[1].String()]
 	require.True(t, ok, "%s", d.Pos)
-	r := &blk.Request{Op: op, Disk: &x.disk, Arrive: x.now, Source: x.source(t, d, blk.Source{})}
+	r := &blk.Request{Op: op, Arrive: x.now, Seq: uint64(len(x.ids)), Source: x.source(t, d, blk.Source{})}
 	_, err := fmt.Sscanf(d.CmdArgs[2].String(), "%d+%d", &r.Sector, &r.Sectors)
 	require.NoError(t, err)
+	disk, segs, prio, flags := 0, 1, "be", ""
 	r.Pos = r.Sector
+	d.MaybeScanArgs(t, "disk", &disk)
+	d.MaybeScanArgs(t, "segs", &segs)
+	d.MaybeScanArgs(t, "prio", &prio)
+	d.MaybeScanArgs(t, "flags", &flags)
+	d.MaybeScanArgs(t, "pos", &r.Pos)
+	r.Disk = &x.disks[disk]
+	r.Prio = map[string]blk.Prio{"be": blk.PrioBE, "rt": blk.PrioRT, "idle": blk.PrioIdle}[prio]
+	r.Flags = map[string]blk.Flags{"": 0, "fua": blk.FlagFUA, "unmap": blk.FlagUnmap}[flags]
+	if op == blk.OpRead || op == blk.OpWrite {
+		r.Segs = make([][]byte, segs)
+	} else {
+		r.Ranges = []blk.Range{{Sector: r.Sector, Sectors: r.Sectors}}
+	}
 	return r
 }
 
@@ -114,9 +190,16 @@ func (x *script) dispatch(n int) string {
 			fmt.Fprint(&out, "nothing ")
 			break
 		}
-		for ; r != nil; r = r.Merged {
+		if r.Merged == nil {
 			fmt.Fprintf(&out, "%s ", x.ids[r])
+			continue
 		}
+		sep := "["
+		for ; r != nil; r = r.Merged {
+			fmt.Fprintf(&out, "%s%s", sep, x.ids[r])
+			sep = " "
+		}
+		fmt.Fprint(&out, "] ")
 	}
 	return out.String() + "| " + x.left()
 }
@@ -136,23 +219,4 @@ func TestNew_unknown(t *testing.T) {
 	s, err := New("noop", &Config{})
 	require.NoError(t, err)
 	require.IsType(t, &None{}, s)
-}
-
-func BenchmarkNone(b *testing.B) {
-	for _, depth := range []int{1, 32, 256} {
-		b.Run(fmt.Sprint(depth), func(b *testing.B) {
-			s, reqs := &None{}, make([]blk.Request, depth)
-			b.ReportAllocs()
-			for b.Loop() {
-				for i := range reqs {
-					s.Insert(0, &reqs[i])
-				}
-				for range reqs {
-					r := s.Dispatch(0)
-					s.Complete(0, r)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(depth*b.N), "ns/request")
-		})
-	}
 }

@@ -1,0 +1,156 @@
+package sched
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/elevisor/elevisor/blk"
+)
+
+// A group is what goes to the disk as one operation: one guest request, or several
+// that adjoin. The scheduler keeps it under its leader, the part that was queued
+// first, so that a group neither loses its place in a queue nor its deadline when
+// something is put in front of it. It leaves under its head, the part with the
+// lowest sector.
+
+// mergeable says whether r may have neighbours in its group at all. As in the
+// kernel (block/blk-merge.c, rq_mergeable; block/blk-flush.c): no write that must
+// be durable at once, no write-zeroes, no discard of several ranges.
+func mergeable(r *blk.Request) bool {
+	if r.Flags&(blk.FlagNoMerge|blk.FlagFUA) != 0 || r.Sectors == 0 {
+		return false
+	}
+	switch r.Op {
+	case blk.OpRead, blk.OpWrite:
+		return true
+	case blk.OpDiscard:
+		return len(r.Ranges) <= 1
+	}
+	return false
+}
+
+// alone makes r a group of one. Whatever it was part of has been left before.
+func alone(r *blk.Request) {
+	r.Merged = nil
+	r.Links = blk.Links{
+		Closed: !mergeable(r), Segments: int32(len(r.Segs)), Parts: 1,
+		Start: r.Sector, Total: r.Sectors, First: r, Last: r, Key: r.Pos,
+	}
+}
+
+// groupEnd is the first sector behind the group that g leads.
+func groupEnd(g *blk.Request) blk.Sector { return g.Links.Start + g.Links.Total }
+
+// refuses says why the groups of g and r, which adjoin, must stay two: g is queued
+// or given up, r is queued or new.
+func (c *Config) refuses(g, r *blk.Request) (why Reason, refused bool) {
+	switch {
+	case g.Op != r.Op || g.Flags != r.Flags || g.Prio != r.Prio:
+		return OtherOp, true
+	case g.Links.Given:
+		return Started, true
+	case c.MaxSectors > 0 && g.Op != blk.OpDiscard && g.Links.Total+r.Links.Total > c.MaxSectors:
+		// max_sectors_kb is about data; what a discard may cover, the guest was told.
+		return TooLong, true
+	case c.MaxSegments > 0 && int(g.Links.Segments+r.Links.Segments) > c.MaxSegments:
+		return TooManySegs, true
+	}
+	return 0, false
+}
+
+// unite makes one group of two, upper beginning where lower ends, and counts it.
+// keep, one of the two, leads it; the other is not a leader any more.
+func (c *Config) unite(lower, upper, keep *blk.Request, place Place) {
+	lo, up, k := &lower.Links, &upper.Links, &keep.Links
+	gone := lower
+	if keep == lower {
+		gone = upper
+	}
+	c.Merges.Merged[place][whoMet(lo.Last.Source, up.First.Source)]++
+	c.Merges.Sectors += uint64(gone.Sectors)
+
+	lo.Last.Merged = up.First
+	total, segs, parts := lo.Total+up.Total, lo.Segments+up.Segments, lo.Parts+up.Parts
+	k.First, k.Last, k.Start = lo.First, up.Last, lo.Start
+	k.Total, k.Segments, k.Parts = total, segs, parts
+}
+
+func whoMet(a, b blk.Source) Who {
+	switch {
+	case a.Device != b.Device:
+		return OtherVM
+	case a.Queue != b.Queue:
+		return OtherQueue
+	}
+	return SameQueue
+}
+
+// returned makes a group of what the loop brings back under the head r: it will not
+// change any more.
+func returned(r *blk.Request) {
+	r.Flags |= blk.FlagNoMerge
+	last, parts := r, int32(1)
+	for ; last.Merged != nil; last = last.Merged {
+		parts++
+	}
+	r.Links = blk.Links{Closed: true, Parts: parts, Start: r.Sector, First: r, Last: last, Key: r.Pos}
+}
+
+// covered says whether src covers a part of the group that g leads.
+func covered(g *blk.Request, src blk.Source) bool {
+	for r := g.Links.First; r != nil; r = r.Merged {
+		if src.Covers(r.Source) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeApart dissolves the group that g leads, which is in no queue or index any
+// more: the parts that src covers are appended to out, the others put back alone
+// through keep.
+func takeApart(g *blk.Request, src blk.Source, out []*blk.Request, keep func(*blk.Request)) []*blk.Request {
+	for r := g.Links.First; r != nil; {
+		next := r.Merged
+		alone(r)
+		if src.Covers(r.Source) {
+			out = append(out, r)
+		} else {
+			keep(r)
+		}
+		r = next
+	}
+	return out
+}
+
+// putBack queues r, alone again, at the place in l that its age gives it.
+func putBack(l *blk.List, r *blk.Request) {
+	at := l.Back()
+	for at != nil && at.Seq > r.Seq {
+		at = at.Prev
+	}
+	l.InsertAfter(r, at)
+}
+
+// bySeq sorts what a Drain has gathered.
+func bySeq(out []*blk.Request) {
+	slices.SortFunc(out, func(a, b *blk.Request) int {
+		switch {
+		case a.Seq < b.Seq:
+			return -1
+		case a.Seq > b.Seq:
+			return 1
+		}
+		return 0
+	})
+}
+
+// describeGroup prints the group that g leads on one line.
+func describeGroup(w io.Writer, g *blk.Request) {
+	fmt.Fprintf(w, "  %s", g.Op)
+	for r := g.Links.First; r != nil; r = r.Merged {
+		fmt.Fprintf(w, " %d+%d of %d/%d", r.Sector, r.Sectors, r.Source.Device, r.Source.Queue)
+	}
+	fmt.Fprintln(w)
+}
