@@ -168,10 +168,11 @@ type Range struct {
 // Links are a request's places in its scheduler's trees, indexes and groups. They
 // stand in the request so that queueing allocates nothing.
 type Links struct {
-	// A node of a sorted tree.
-	Parent, Left, Right *Request
-	Key                 Sector
-	Red                 bool
+	// A node of a sorted tree: Child[0] has the smaller keys.
+	Parent *Request
+	Child  [2]*Request
+	Key    Sector
+	Red    bool
 
 	// A group of merged requests, kept by its leader: the part that was queued
 	// first, which stands for the group until the group is given up.

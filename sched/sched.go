@@ -94,7 +94,7 @@ type Config struct {
 }
 
 // Names are the schedulers that New knows.
-var Names = []string{"none"}
+var Names = []string{"none", "deadline"}
 
 // New makes the scheduler called name, or one of its aliases in the kernel's words,
 // for the domain that c belongs to.
@@ -102,6 +102,8 @@ func New(name string, c *Config) (Scheduler, error) {
 	switch name {
 	case "none", "noop":
 		return &None{cfg: c}, nil
+	case "deadline", "mq-deadline":
+		return newDeadline(c), nil
 	}
 	return nil, fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,11 +17,13 @@ import (
 // script drives one scheduler from a transcript in testdata. Its words:
 //
 //	new NAME [max_sectors=N] [max_segments=N] [nomerges=N]
-//	insert ID read|write|discard|write-zeroes SECTOR+SECTORS [from=DEVICE/QUEUE]
-//	       [disk=N] [prio=rt|be|idle] [segs=N] [flags=fua|unmap] [pos=SECTOR]
+//	insert                    one request a line, or one behind the word:
+//	ID read|write|discard|write-zeroes SECTOR+SECTORS [from=DEVICE/QUEUE] [disk=N]
+//	   [prio=rt|be|idle] [segs=N] [ranges=N] [flags=fua|unmap] [pos=SECTOR]
 //	dispatch [n=N]            what comes out, groups in brackets, and what is left
 //	requeue ID
-//	complete ID...
+//	complete ID...            heads
+//	fail ID                   a head; its parts come back alone
 //	drain [from=DEVICE/QUEUE]
 //	advance DURATION
 //	set KEY VALUE
@@ -62,9 +65,7 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		x.s = s
 		return ""
 	case "insert":
-		r := x.request(t, d)
-		x.reqs[word(0)], x.ids[r] = r, word(0)
-		x.s.Insert(x.now, r)
+		x.insert(t, d)
 		return x.left()
 	case "dispatch":
 		n := 1
@@ -73,6 +74,9 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 	case "requeue":
 		r := x.reqs[word(0)]
 		x.s.Requeue(x.now, r)
+		return x.left()
+	case "fail":
+		failGroup(x.s, x.now, x.reqs[word(0)])
 		return x.left()
 	case "complete":
 		for i := range d.CmdArgs {
@@ -92,6 +96,17 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	}
 	return x.ask(t, d)
+}
+
+// failGroup does with a head whose group failed what the loop does.
+func failGroup(s Scheduler, now blk.Instant, head *blk.Request) {
+	s.Complete(now, head)
+	for r := head; r != nil; {
+		next := r.Merged
+		r.Merged = nil
+		s.Requeue(now, r)
+		r = next
+	}
 }
 
 // ask answers the words that look or turn knobs.
@@ -146,6 +161,24 @@ func (x *script) printMerges(out io.Writer) {
 	fmt.Fprintf(out, "%d sectors\n", m.Sectors)
 }
 
+func (x *script) insert(t *testing.T, d *datadriven.TestData) {
+	if d.Input == "" {
+		x.insertOne(t, d)
+		return
+	}
+	for _, line := range strings.Split(d.Input, "\n") {
+		_, args, err := datadriven.ParseLine("insert " + line)
+		require.NoError(t, err, d.Pos)
+		x.insertOne(t, &datadriven.TestData{Pos: d.Pos, Cmd: d.Cmd, CmdArgs: args})
+	}
+}
+
+func (x *script) insertOne(t *testing.T, d *datadriven.TestData) {
+	r, id := x.request(t, d), d.CmdArgs[0].String()
+	x.reqs[id], x.ids[r] = r, id
+	x.s.Insert(x.now, r)
+}
+
 func (x *script) request(t *testing.T, d *datadriven.TestData) *blk.Request {
 	ops := map[string]blk.Op{"read": blk.OpRead, "write": blk.OpWrite, "discard": blk.OpDiscard, "write-zeroes": blk.OpWriteZeroes}
 	op, ok := ops[d.CmdArgs[1].String()]
@@ -153,10 +186,11 @@ func (x *script) request(t *testing.T, d *datadriven.TestData) *blk.Request {
 	r := &blk.Request{Op: op, Arrive: x.now, Seq: uint64(len(x.ids)), Source: x.source(t, d, blk.Source{})}
 	_, err := fmt.Sscanf(d.CmdArgs[2].String(), "%d+%d", &r.Sector, &r.Sectors)
 	require.NoError(t, err)
-	disk, segs, prio, flags := 0, 1, "be", ""
+	disk, segs, ranges, prio, flags := 0, 1, 1, "be", ""
 	r.Pos = r.Sector
 	d.MaybeScanArgs(t, "disk", &disk)
 	d.MaybeScanArgs(t, "segs", &segs)
+	d.MaybeScanArgs(t, "ranges", &ranges)
 	d.MaybeScanArgs(t, "prio", &prio)
 	d.MaybeScanArgs(t, "flags", &flags)
 	d.MaybeScanArgs(t, "pos", &r.Pos)
@@ -166,7 +200,7 @@ func (x *script) request(t *testing.T, d *datadriven.TestData) *blk.Request {
 	if op == blk.OpRead || op == blk.OpWrite {
 		r.Segs = make([][]byte, segs)
 	} else {
-		r.Ranges = []blk.Range{{Sector: r.Sector, Sectors: r.Sectors}}
+		r.Ranges = make([]blk.Range, ranges)
 	}
 	return r
 }

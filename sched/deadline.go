@@ -1,0 +1,409 @@
+package sched
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/elevisor/elevisor/blk"
+)
+
+// Deadline serves requests in sweeps over the disk, in batches of one direction,
+// and looks after each batch whether something has waited too long. It behaves as
+// the kernel's mq-deadline does (block/mq-deadline.c; Documentation/block/
+// deadline-iosched.rst), with these differences, all deliberate:
+//
+//   - A changed expiry counts for what is queued already.
+//   - A probe of a lower priority that finds nothing old enough leaves no trace. The
+//     kernel's resets what all priorities share, the batch and the count of passed
+//     over writes; a low-priority guest could so keep a high one's writes waiting
+//     for ever.
+//   - async_depth limits the writes that are on the disk, not those that are queued:
+//     what is queued is the guest's memory, not ours.
+//   - What was returned is served in the order in which it came back.
+type Deadline struct {
+	merger merger
+	knobs  knobs
+	levels [levelCount]level
+	back   blk.List // heads that were returned: served first
+	n      int
+
+	// All levels share these, as in the kernel.
+	dir      int   // of the last request; at first, as if it had been a write
+	batching int64 // requests since the last decision
+	starved  int64 // decisions for reads since the last for writes
+
+	writing int64 // groups of writes that are given up and not complete
+	wake    blk.Instant
+	counts  Counters
+}
+
+// level is one priority class.
+type level struct {
+	fifo   [2]blk.List // leaders, the oldest first; by direction
+	sorted [2]tree     // the same, by place on the disk
+	latest [2]blk.Sector
+	load   int // groups queued or on the disk
+}
+
+// The levels, in the order in which they are served.
+const (
+	levelRT = iota
+	levelBE
+	levelIdle
+	levelCount
+)
+
+var levelNames = [levelCount]string{"rt", "be", "idle"}
+
+// The directions. Everything that changes the disk is a write.
+const (
+	read = iota
+	write
+)
+
+var directionNames = [2]string{"read", "write"}
+
+// The knobs, by place.
+const (
+	readExpire = iota
+	writeExpire
+	writesStarved
+	frontMerges
+	fifoBatch
+	asyncDepth
+	prioAgingExpire
+)
+
+func newDeadline(c *Config) *Deadline {
+	return &Deadline{
+		merger: merger{cfg: c},
+		dir:    write,
+		wake:   blk.Never,
+		knobs: knobs{
+			readExpire:      {"read_expire", "ms", 0, maxInt, 500},
+			writeExpire:     {"write_expire", "ms", 0, maxInt, 5000},
+			writesStarved:   {"writes_starved", "", -maxInt - 1, maxInt, 2},
+			frontMerges:     {"front_merges", "", 0, 1, 1},
+			fifoBatch:       {"fifo_batch", "", 0, maxInt, 16},
+			asyncDepth:      {"async_depth", "", 1, maxInt, 256},
+			prioAgingExpire: {"prio_aging_expire", "ms", 0, maxInt, 10000},
+		},
+	}
+}
+
+func (d *Deadline) level(r *blk.Request) *level {
+	switch r.Prio {
+	case blk.PrioRT:
+		return &d.levels[levelRT]
+	case blk.PrioIdle:
+		return &d.levels[levelIdle]
+	}
+	return &d.levels[levelBE]
+}
+
+func direction(r *blk.Request) int {
+	if r.Op.Changes() {
+		return write
+	}
+	return read
+}
+
+// Insert implements Scheduler.
+func (d *Deadline) Insert(_ blk.Instant, r *blk.Request) {
+	d.n++
+	p := d.level(r)
+	g, front := d.merger.insert(r)
+	if g == nil {
+		p.queue(r)
+		return
+	}
+	for {
+		kept, gone := d.merger.join(g, front)
+		if gone == nil {
+			break
+		}
+		p.unqueue(gone)
+		g = kept
+	}
+	p.moved(g)
+}
+
+// queue takes in a leader that is younger than all others.
+func (p *level) queue(g *blk.Request) {
+	dir := direction(g)
+	p.load++
+	p.fifo[dir].PushBack(g)
+	p.sorted[dir].insert(g)
+}
+
+// unqueue takes a leader out.
+func (p *level) unqueue(g *blk.Request) {
+	dir := direction(g)
+	p.load--
+	p.fifo[dir].Remove(g)
+	p.sorted[dir].remove(g)
+}
+
+// moved sorts a leader anew if its group begins elsewhere now; its age is the same.
+func (p *level) moved(g *blk.Request) {
+	if key := g.Links.First.Pos; key != g.Links.Key {
+		t := &p.sorted[direction(g)]
+		t.remove(g)
+		g.Links.Key = key
+		t.insert(g)
+	}
+}
+
+// Dispatch implements Scheduler. A level is served only when those above it have
+// nothing queued and nothing on the disk, or when it has waited for too long.
+func (d *Deadline) Dispatch(now blk.Instant) *blk.Request {
+	d.wake = blk.Never
+	if g := d.back.PopFront(); g != nil {
+		return d.give(g)
+	}
+	if head := d.aged(now); head != nil {
+		return head
+	}
+	for i := range d.levels {
+		p := &d.levels[i]
+		if c := d.choose(p, now); c.g != nil {
+			return d.take(p, c, now)
+		}
+		if p.load > 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// aged lets the lower levels have what has waited for prio_aging_expire.
+func (d *Deadline) aged(now blk.Instant) *blk.Request {
+	above := d.levels[levelRT].load > 0
+	if !above && (d.levels[levelBE].load == 0 || d.levels[levelIdle].load == 0) {
+		return nil
+	}
+	limit := blk.Instant(d.knobs[prioAgingExpire].value) * millisecond
+	for i := levelBE; i < levelCount; i++ {
+		p := &d.levels[i]
+		c := d.choose(p, now)
+		switch {
+		case c.g == nil:
+		case c.g.Arrive+limit <= now:
+			if above {
+				d.counts.Aged++
+			}
+			return d.take(p, c, now)
+		default:
+			d.wake = min(d.wake, c.g.Arrive+limit)
+			if oldest := p.fifo[c.dir].Front(); c.fresh && oldest != c.g {
+				// Its deadline makes it the choice.
+				d.wake = min(d.wake, oldest.Arrive+max(limit, d.expiry(c.dir)))
+			}
+		}
+		above = above || p.load > 0
+	}
+	return nil
+}
+
+// choice is what a level would serve next: the group that g leads.
+type choice struct {
+	g       *blk.Request
+	dir     int
+	fresh   bool // begins a batch
+	expired bool // because its deadline has passed
+	passed  bool // writes wait, and this is none
+}
+
+// choose decides without changing anything. Deadlines are looked at between
+// batches only: they are soft, by up to one batch of the other direction and one of
+// their own.
+func (d *Deadline) choose(p *level, now blk.Instant) (c choice) {
+	if g := d.next(p, d.dir); g != nil && d.batching < d.knobs[fifoBatch].value {
+		return choice{g: g, dir: d.dir}
+	}
+	reads, writes := p.fifo[read].Len() > 0, p.fifo[write].Len() > 0 && d.mayWrite()
+	switch {
+	case reads && writes && d.starved >= d.knobs[writesStarved].value:
+		c.dir = write
+	case reads:
+		c.dir, c.passed = read, writes
+	case writes:
+		c.dir = write
+	default:
+		return c
+	}
+	c.fresh = true
+	oldest := p.fifo[c.dir].Front()
+	c.expired = oldest.Arrive+d.expiry(c.dir) <= now
+	if c.g = d.next(p, c.dir); c.g == nil || c.expired {
+		c.g = oldest // also at the end of a sweep: the next begins with the oldest
+	}
+	return c
+}
+
+// next is what follows in the sweep.
+func (d *Deadline) next(p *level, dir int) *blk.Request {
+	if dir == write && !d.mayWrite() {
+		return nil
+	}
+	return p.sorted[dir].from(p.latest[dir])
+}
+
+func (d *Deadline) mayWrite() bool { return d.writing < d.knobs[asyncDepth].value }
+
+func (d *Deadline) expiry(dir int) blk.Instant {
+	return blk.Instant(d.knobs[readExpire+dir].value) * millisecond
+}
+
+// take carries out what choose has decided.
+func (d *Deadline) take(p *level, c choice, now blk.Instant) *blk.Request {
+	if c.fresh {
+		d.dir, d.batching = c.dir, 0
+		switch {
+		case c.passed:
+			d.starved++
+			d.counts.Starved++
+		case c.dir == write:
+			d.starved = 0
+		}
+	}
+	if d.batching == 0 {
+		d.counts.Batches++
+	}
+	if c.expired {
+		d.counts.Expired++
+	}
+	d.counts.LongestWait = max(d.counts.LongestWait, now-c.g.Arrive)
+	d.batching++
+	d.wake = blk.Never
+	p.unqueue(c.g)
+	p.load++ // on the disk now
+	p.latest[c.dir] = c.g.Links.Key
+	return d.give(c.g)
+}
+
+// give gives up the group that g leads.
+func (d *Deadline) give(g *blk.Request) *blk.Request {
+	d.n -= int(g.Links.Parts)
+	if direction(g) == write {
+		d.writing++
+	}
+	return d.merger.give(g)
+}
+
+// Requeue implements Scheduler.
+func (d *Deadline) Requeue(_ blk.Instant, r *blk.Request) {
+	if d.merger.complete(r) {
+		if direction(r) == write {
+			d.writing--
+		}
+	} else { // a part of a failed group
+		d.level(r).load++
+	}
+	returned(r)
+	d.n += int(r.Links.Parts)
+	d.back.PushBack(r)
+}
+
+// Complete implements Scheduler.
+func (d *Deadline) Complete(_ blk.Instant, r *blk.Request) {
+	if !d.merger.complete(r) {
+		return
+	}
+	d.level(r).load--
+	if direction(r) == write {
+		d.writing--
+	}
+}
+
+// Drain implements Scheduler.
+func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
+	old := len(out)
+	for g := d.back.Front(); g != nil; {
+		next := g.Next
+		if covered(g, src) {
+			d.back.Remove(g)
+			p := d.level(g)
+			p.load--
+			out = takeApart(g, src, out, func(r *blk.Request) {
+				p.load++
+				putBack(&d.back, r)
+			})
+		}
+		g = next
+	}
+	for i := range d.levels {
+		for dir := range d.levels[i].fifo {
+			out = d.drain(&d.levels[i], dir, src, out)
+		}
+	}
+	d.n -= len(out) - old
+	bySeq(out[old:])
+	return out
+}
+
+func (d *Deadline) drain(p *level, dir int, src blk.Source, out []*blk.Request) []*blk.Request {
+	for g := p.fifo[dir].Front(); g != nil; {
+		next := g.Next
+		if covered(g, src) {
+			p.unqueue(g)
+			d.merger.forget(g)
+			out = takeApart(g, src, out, func(r *blk.Request) {
+				p.load++
+				putBack(&p.fifo[dir], r)
+				p.sorted[dir].insert(r)
+				d.merger.add(r)
+			})
+		}
+		g = next
+	}
+	return out
+}
+
+// Wake implements Scheduler. Time alone changes nothing but the patience of lower
+// priorities: what has expired is served as soon as there is room, like all else.
+func (d *Deadline) Wake() blk.Instant { return d.wake }
+
+// Len implements Scheduler.
+func (d *Deadline) Len() int { return d.n }
+
+// Set implements Tunable.
+func (d *Deadline) Set(key, value string) error {
+	err := d.knobs.set("deadline", key, value)
+	d.merger.noFront = d.knobs[frontMerges].value == 0
+	return err
+}
+
+// Tunables implements Tunable.
+func (d *Deadline) Tunables() []Info { return d.knobs.infos() }
+
+// Counters implements Tunable.
+func (d *Deadline) Counters(c *Counters) {
+	c.Batches += d.counts.Batches
+	c.Expired += d.counts.Expired
+	c.Starved += d.counts.Starved
+	c.Aged += d.counts.Aged
+	c.LongestWait = max(c.LongestWait, d.counts.LongestWait)
+}
+
+// Describe implements Scheduler.
+func (d *Deadline) Describe(w io.Writer) {
+	fmt.Fprintf(w, "deadline: %d queued, %d writes on the disk, %d of a batch of %ss, writes passed over %d times\n",
+		d.n, d.writing, d.batching, directionNames[d.dir], d.starved)
+	for g := d.back.Front(); g != nil; g = g.Next {
+		describeGroup(w, g)
+	}
+	for i := range d.levels {
+		p := &d.levels[i]
+		if p.load == 0 {
+			continue
+		}
+		fmt.Fprintf(w, " %s: %d queued or on the disk, sweep at %d for reads, %d for writes\n",
+			levelNames[i], p.load, p.latest[read], p.latest[write])
+		for dir := range p.fifo {
+			for g := p.fifo[dir].Front(); g != nil; g = g.Next {
+				describeGroup(w, g)
+			}
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package sched
+
+import "github.com/elevisor/elevisor/blk"
+
+// tree holds requests sorted by Links.Key, equal ones in the order in which they
+// came. It is a red-black tree (Cormen et al., Introduction to Algorithms, ch. 13)
+// through the requests' own links, so that it allocates nothing and stays balanced
+// whatever places guests choose. The zero value is empty.
+//
+// A child's index is its side: 0 before, 1 after.
+type tree struct {
+	root *blk.Request
+}
+
+// from is the first request whose key is at least key, nil if there is none.
+func (t *tree) from(key blk.Sector) (r *blk.Request) {
+	for x := t.root; x != nil; {
+		if x.Links.Key >= key {
+			r, x = x, x.Links.Child[0]
+		} else {
+			x = x.Links.Child[1]
+		}
+	}
+	return r
+}
+
+// insert takes r in. Its key stays as it is until remove.
+func (t *tree) insert(r *blk.Request) {
+	l := &r.Links
+	l.Parent, l.Child, l.Red = nil, [2]*blk.Request{}, true
+	for at := &t.root; ; {
+		x := *at
+		if x == nil {
+			*at = r
+			break
+		}
+		l.Parent = x
+		if l.Key < x.Links.Key {
+			at = &x.Links.Child[0]
+		} else {
+			at = &x.Links.Child[1]
+		}
+	}
+	t.grown(r)
+}
+
+// grown restores the balance when red r has come in: no red request has a red
+// parent.
+func (t *tree) grown(r *blk.Request) {
+	for {
+		p := r.Links.Parent
+		if p == nil || !p.Links.Red {
+			break
+		}
+		g := p.Links.Parent // there is one: the root is black
+		side := sideOf(p, g)
+		if uncle := g.Links.Child[1-side]; red(uncle) {
+			p.Links.Red, uncle.Links.Red, g.Links.Red = false, false, true
+			r = g
+			continue
+		}
+		if sideOf(r, p) != side {
+			t.rotate(p, side)
+			r, p = p, r
+		}
+		p.Links.Red, g.Links.Red = false, true
+		t.rotate(g, 1-side)
+	}
+	t.root.Links.Red = false
+}
+
+// remove takes r, which is in t, out.
+func (t *tree) remove(r *blk.Request) {
+	l := &r.Links
+	wasRed, under, in := l.Red, l.Parent, (*blk.Request)(nil) // in takes a place under under
+	switch {
+	case l.Child[0] == nil:
+		in = l.Child[1]
+		t.replace(r, in)
+	case l.Child[1] == nil:
+		in = l.Child[0]
+		t.replace(r, in)
+	default:
+		next := l.Child[1]
+		for next.Links.Child[0] != nil {
+			next = next.Links.Child[0]
+		}
+		n := &next.Links
+		wasRed, under, in = n.Red, n.Parent, n.Child[1]
+		if under == r {
+			under = next
+		} else {
+			t.replace(next, in)
+			n.Child[1] = l.Child[1]
+			n.Child[1].Links.Parent = next
+		}
+		t.replace(r, next)
+		n.Child[0], n.Red = l.Child[0], l.Red
+		n.Child[0].Links.Parent = next
+	}
+	l.Parent, l.Child = nil, [2]*blk.Request{}
+	if !wasRed {
+		t.shrunk(in, under)
+	}
+}
+
+// shrunk restores the balance when the ways through x, a child of p or nil, have
+// one black request less than the others.
+func (t *tree) shrunk(x, p *blk.Request) {
+	for x != t.root && !red(x) {
+		side := sideOf(x, p)
+		s := p.Links.Child[1-side] // there is one: its ways are longer
+		if s.Links.Red {
+			s.Links.Red, p.Links.Red = false, true
+			t.rotate(p, side)
+			s = p.Links.Child[1-side]
+		}
+		near, far := s.Links.Child[side], s.Links.Child[1-side]
+		if !red(near) && !red(far) {
+			s.Links.Red = true
+			x, p = p, p.Links.Parent
+			continue
+		}
+		if !red(far) {
+			near.Links.Red, s.Links.Red = false, true
+			t.rotate(s, 1-side)
+			s, far = near, s
+		}
+		s.Links.Red, p.Links.Red, far.Links.Red = p.Links.Red, false, false
+		t.rotate(p, side)
+		return
+	}
+	if x != nil {
+		x.Links.Red = false
+	}
+}
+
+// rotate moves x down to one side; its child on the other side takes its place.
+func (t *tree) rotate(x *blk.Request, side int) {
+	up := x.Links.Child[1-side]
+	x.Links.Child[1-side] = up.Links.Child[side]
+	if c := x.Links.Child[1-side]; c != nil {
+		c.Links.Parent = x
+	}
+	t.replace(x, up)
+	up.Links.Child[side], x.Links.Parent = x, up
+}
+
+// replace puts y, or nothing, in x's place under x's parent.
+func (t *tree) replace(x, y *blk.Request) {
+	p := x.Links.Parent
+	if p == nil {
+		t.root = y
+	} else {
+		p.Links.Child[sideOf(x, p)] = y
+	}
+	if y != nil {
+		y.Links.Parent = p
+	}
+}
+
+func red(x *blk.Request) bool { return x != nil && x.Links.Red }
+
+// sideOf is which child of p x is; where x is nil, p has one other.
+func sideOf(x, p *blk.Request) int {
+	if p.Links.Child[0] == x {
+		return 0
+	}
+	return 1
+}
