@@ -113,8 +113,10 @@ type BlockStats struct {
 }
 
 // Merged is how many requests became part of others.
-func (s *BlockStats) Merged() (n uint64) {
-	for _, who := range s.Merges.Merged {
+func (s BlockStats) Merged() uint64 { return mergedOf(&s.Merges) }
+
+func mergedOf(m *sched.MergeStats) (n uint64) {
+	for _, who := range m.Merged {
 		for _, v := range who {
 			n += v
 		}

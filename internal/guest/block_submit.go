@@ -178,8 +178,7 @@ func (b *Block) unplug(now blk.Instant) {
 // another.
 func (b *Block) insert(now blk.Instant, r *blk.Request) {
 	b.sched.Insert(now, r)
-	s := BlockStats{Merges: b.cfg.Merges}
-	merged := s.Merged()
+	merged := mergedOf(&b.cfg.Merges)
 	b.live -= int(merged - b.merged)
 	b.merged = merged
 }

@@ -154,11 +154,13 @@ func (d *toy) serve(c *virtqueue.Chain) {
 }
 
 func (d *toy) spoilt(at blk.Sector, data [][]byte) bool {
+	n := 0
 	for _, s := range data {
-		for end := at + blk.Sector(len(s)/blk.SectorSize); at < end; at++ {
-			if d.bad[at] {
-				return true
-			}
+		n += len(s)
+	}
+	for end := at + blk.Sector(n/blk.SectorSize); at < end; at++ {
+		if d.bad[at] {
+			return true
 		}
 	}
 	return false
