@@ -178,22 +178,6 @@ func TestRequest_wrongHandOverPanics(t *testing.T) {
 	require.Panics(t, func() { r.Move(StateFree, StateQueued) })
 }
 
-func TestList(t *testing.T) {
-	var l List
-	a, b, c := &Request{}, &Request{}, &Request{}
-	l.PushBack(b)
-	l.PushBack(c)
-	l.PushFront(a)
-	require.Equal(t, 3, l.Len())
-	l.Remove(b)
-	require.Same(t, a, l.Front())
-	require.Same(t, c, l.Back())
-	require.Same(t, a, l.PopFront())
-	require.Same(t, c, l.PopFront())
-	require.Nil(t, l.PopFront())
-	require.Zero(t, l.Len())
-}
-
 func TestSource_covers(t *testing.T) {
 	s := Source{Device: 1, Queue: 2, Stream: 3}
 	require.True(t, AllSources.Covers(s))

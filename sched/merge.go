@@ -36,6 +36,9 @@ const (
 // deadline's trees could not serve, being sorted by the place on the physical disk,
 // while merging compares image and image sector.
 //
+// nomerges counts for what comes from then on: with 1 there are no indexes, so that
+// nothing is joined either; with 2 nothing is looked for.
+//
 // The leaders' lists and trees are the scheduler's: insert and join say what they
 // did to whom.
 type merger struct {

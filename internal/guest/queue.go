@@ -2,24 +2,13 @@ package guest
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/clock"
 	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/virtqueue"
-)
-
-// Errors of Wait.
-var (
-	ErrTimeout = errors.New("no request came back in time")
-	ErrGone    = errors.New("the server has closed the connection")
 )
 
 // statusPending is what a status byte holds until the device writes it; no
@@ -31,15 +20,15 @@ const statusPending blk.Status = 0xee
 // was made. One goroutine owns it; only kicks on a new connection come from
 // elsewhere.
 type Queue struct {
-	guest *Guest
-	index int
-	ring  Ring
-	drv   *virtqueue.Driver
-	kick  *eventfd.FD
-	call  *eventfd.FD
-	err   *eventfd.FD
-	wait  [1]unix.PollFd
-	clock clock.Monotonic
+	guest  *Guest
+	index  int
+	ring   Ring
+	drv    *virtqueue.Driver
+	kick   *eventfd.FD
+	call   *eventfd.FD
+	err    *eventfd.FD
+	clock  clock.Monotonic
+	waiter waiter
 
 	slots  []slot
 	byHead []int32 // which slot a chain in flight belongs to
@@ -98,7 +87,7 @@ func newQueue(g *Guest, index int, a *arena) (*Queue, error) {
 	if q.kick, q.call, q.err, err = newFDs(); err != nil {
 		return nil, err
 	}
-	q.wait[0] = unix.PollFd{Fd: int32(q.call.Raw()), Events: unix.POLLIN}
+	q.waiter = newWaiter(g, q.clock, q)
 	if o.Poll {
 		q.drv.DisableCalls()
 	}
@@ -239,78 +228,6 @@ func (q *Queue) Reap(fn func(Done)) (int, error) {
 	}
 }
 
-// goneCheck is how often a wait without a call looks whether the server is there.
-const goneCheck = 100 * time.Millisecond
-
 // Wait returns nil when there is something to Reap, ErrTimeout after d, and
 // ErrGone soon after the connection was closed by either side.
-func (q *Queue) Wait(d time.Duration) error {
-	deadline := q.clock.Now() + blk.Instant(d)
-	if q.guest.opt.Poll {
-		return q.spin(deadline)
-	}
-	for {
-		if q.drv.EnableCalls() {
-			q.drv.DisableCalls()
-			return nil
-		}
-		left := q.clock.Until(deadline)
-		called, err := q.sleep(min(left, goneCheck))
-		switch {
-		case err != nil:
-			return err
-		case called:
-			q.call.Take()
-			q.stats.Calls++
-		case !q.guest.Connected() && !q.pending():
-			return ErrGone
-		case left == 0 && !q.pending():
-			return ErrTimeout
-		}
-	}
-}
-
-// sleep waits for the call descriptor. Its poll table is the queue's, so that
-// waiting allocates nothing.
-func (q *Queue) sleep(d time.Duration) (called bool, err error) {
-	ms := int((d + time.Millisecond - 1) / time.Millisecond)
-	n, err := unix.Poll(q.wait[:], ms)
-	if err == unix.EINTR {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("wait for queue %d: %w", q.index, err)
-	}
-	return n > 0, nil
-}
-
-// spinCheck is how many looks a spin takes between two readings of the clock.
-const spinCheck = 256
-
-func (q *Queue) spin(deadline blk.Instant) error {
-	check := q.clock.Now() + blk.Instant(goneCheck)
-	for i := 1; !q.pending(); i++ {
-		if i%spinCheck != 0 {
-			continue
-		}
-		runtime.Gosched()
-		now := q.clock.Now()
-		if now < deadline && now < check {
-			continue
-		}
-		check = now + blk.Instant(goneCheck)
-		switch {
-		case !q.guest.Connected() && !q.pending():
-			return ErrGone
-		case now >= deadline && !q.pending():
-			return ErrTimeout
-		}
-	}
-	return nil
-}
-
-// pending says whether the device has returned something.
-func (q *Queue) pending() bool {
-	_, used := q.drv.Indices()
-	return shm.Load16(q.ring.Used.Bytes, 2) != used
-}
+func (q *Queue) Wait(d time.Duration) error { return q.waiter.wait(q.clock.Now() + blk.Instant(d)) }

@@ -29,6 +29,7 @@ type toy struct {
 	ring *virtqueue.Split
 	mem  *shm.Memory
 	data []byte
+	bad  map[blk.Sector]bool // requests that touch them fail, and move nothing
 	poll []unix.PollFd
 	stop chan struct{}
 	done sync.WaitGroup
@@ -76,10 +77,11 @@ func mapped(t *testing.T, m *Memory) *shm.Memory {
 	return mem
 }
 
-func startToy(t *testing.T, g *Guest) *toy {
+// newToy is a device on queue q that does nothing by itself.
+func newToy(t *testing.T, q *Queue, data []byte) *toy {
 	t.Helper()
-	q := g.queues[0]
-	d := &toy{q: q, mem: mapped(t, g.mem), data: make([]byte, 64*blk.SectorSize), stop: make(chan struct{})}
+	g := q.guest
+	d := &toy{q: q, mem: mapped(t, g.mem), data: data, stop: make(chan struct{})}
 	var err error
 	d.ring, err = virtqueue.NewSplit(virtqueue.Params{
 		Size: q.ring.Size, Features: g.features, Memory: d.mem,
@@ -87,9 +89,19 @@ func startToy(t *testing.T, g *Guest) *toy {
 	})
 	require.NoError(t, err)
 	d.poll = []unix.PollFd{{Fd: int32(q.kick.Raw()), Events: unix.POLLIN}}
+	return d
+}
+
+func startToy(t *testing.T, g *Guest) *toy {
+	t.Helper()
+	d := newToy(t, g.queues[0], make([]byte, 64*blk.SectorSize))
+	d.start(t)
+	return d
+}
+
+func (d *toy) start(t *testing.T) {
 	d.done.Go(d.run)
 	t.Cleanup(func() { close(d.stop); d.done.Wait() })
-	return d
 }
 
 func (d *toy) run() {
@@ -122,19 +134,37 @@ func (d *toy) run() {
 
 func (d *toy) serve(c *virtqueue.Chain) {
 	head := c.Segs[0]
-	at := binary.LittleEndian.Uint64(head[8:]) * blk.SectorSize
+	sector := blk.Sector(binary.LittleEndian.Uint64(head[8:]))
 	typ, data, written := binary.LittleEndian.Uint32(head), c.Segs[1:len(c.Segs)-1], uint32(1)
+	status := blk.StatusOK
+	if len(d.bad) > 0 && typ != blk.TypeFlush && d.spoilt(sector, data) {
+		status, data = blk.StatusIOErr, nil
+	}
+	at := sector.Bytes()
 	for _, s := range data {
 		switch typ {
 		case blk.TypeIn:
-			at += uint64(copy(s, d.data[at:]))
+			at += int64(copy(s, d.data[at:]))
 			written += uint32(len(s))
 		case blk.TypeOut:
-			at += uint64(copy(d.data[at:], s))
+			at += int64(copy(d.data[at:], s))
 		}
 	}
-	c.Segs[len(c.Segs)-1][0] = byte(blk.StatusOK)
+	c.Segs[len(c.Segs)-1][0] = byte(status)
 	d.ring.Push(c.ID, written)
+}
+
+func (d *toy) spoilt(at blk.Sector, data [][]byte) bool {
+	n := 0
+	for _, s := range data {
+		n += len(s)
+	}
+	for end := at + blk.Sector(n/blk.SectorSize); at < end; at++ {
+		if d.bad[at] {
+			return true
+		}
+	}
+	return false
 }
 
 // each shape of queue must behave alike.
@@ -188,8 +218,19 @@ func one(t *testing.T, q *Queue, op blk.Op, slot int, sector blk.Sector, data []
 	return got
 }
 
+// driver is what a queue and a block layer have in common.
+type driver interface {
+	Depth() int
+	Buffer(slot int) Buf
+	Submit(slot int, op blk.Op, sector blk.Sector, data []Buf) bool
+	Kick()
+	Reap(fn func(Done)) (int, error)
+	Wait(d time.Duration) error
+	InFlight() int
+}
+
 // churn keeps every slot busy until n requests have come back.
-func churn(t testing.TB, q *Queue, data [][]Buf, n int) {
+func churn(t testing.TB, q driver, data [][]Buf, n int) {
 	free := make([]int, 0, q.Depth())
 	for i := range q.Depth() {
 		free = append(free, i)
@@ -228,7 +269,7 @@ func churn(t testing.TB, q *Queue, data [][]Buf, n int) {
 	}
 }
 
-func slotData(q *Queue) (data [][]Buf) {
+func slotData(q driver) (data [][]Buf) {
 	for i := range q.Depth() {
 		b := q.Buffer(i)
 		data = append(data, []Buf{b.Slice(0, 512), b.Slice(512, 1024)})
