@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,8 +24,8 @@ import (
 const (
 	demoIOPS    = 2000
 	demoDepth   = 4   // requests on the disk at a time
-	demoStreams = 4   // writers, and as many readers that follow them
-	demoBlocks  = 768 // of each
+	demoStreams = 8   // writers, and as many readers: more than the 8 newest requests that none looks at
+	demoBlocks  = 384 // of each
 	demoBlock   = 4096
 	demoQueue   = 128 // requests in flight in the guest
 )
@@ -52,7 +53,8 @@ func newDemo() *cobra.Command {
 		Long: `Needs no VM, no root and no preparation: serves a scratch disk in memory, slowed
 down to that of a rotational one, over a real vhost-user socket to the built-in
 guest, through one scheduler after the other. In one queue, sequential writers and
-readers that follow them are interleaved at random; all that is read is checked.`,
+readers are interleaved at random; all that is read, and all that was written, is
+checked.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := oneOf("format", format, "text", "json"); err != nil {
@@ -89,7 +91,7 @@ func demo(ctx context.Context) (rows []demoRow, err error) {
 
 // demoOne serves a fresh disk through one scheduler and loads it.
 func demoOne(ctx context.Context, socket, scheduler string) (row demoRow, err error) {
-	size := demoStreams * demoBlocks * demoBlock
+	size := 2 * demoStreams * demoBlocks * demoBlock
 	d, err := serve.Open([]serve.Disk{{
 		ID: "scratch", Path: fmt.Sprintf("mem:?size=%d", size), Socket: socket, Domain: "slow", Slow: backend.RateOptions{IOPS: demoIOPS},
 	}}, []serve.Domain{{ID: "slow", Scheduler: scheduler, QueueDepth: demoDepth}}, zap.NewNop())
@@ -105,28 +107,38 @@ func demoOne(ctx context.Context, socket, scheduler string) (row demoRow, err er
 			err = e
 		}
 	}()
-	vm, err := guest.Start(socket, guest.Options{Depth: demoQueue, MaxIO: demoBlock})
+	vm, err := guest.Start(socket, guest.Options{Depth: demoQueue, MaxIO: 128 << 10})
 	if err != nil {
 		return row, err
 	}
 	defer vm.Close()
-	res, err := bench.RunStreams(ctx, vm.Queues()[0], bench.StreamOptions{Streams: demoStreams, Blocks: demoBlocks, BlockSize: demoBlock, Seed: 1})
-	if err != nil {
-		return row, err
+	row.Scheduler = scheduler
+	count := func(sign uint64) { // of what the disk's domain has counted
+		stats, e := d.DomainStats("scratch")
+		if e != nil {
+			err = e
+		}
+		for i := range stats.Op {
+			row.RequestsIn += sign * stats.Op[i].Requests()
+			row.RequestsOut += sign * stats.Op[i].IOs
+		}
 	}
-	stats, err := d.DomainStats("scratch")
-	if err != nil {
-		return row, err
+	res, failed := bench.RunStreams(ctx, vm.Queues()[0], bench.StreamOptions{
+		Streams: demoStreams, Blocks: demoBlocks, BlockSize: demoBlock, Seed: 1,
+		Measured: func(begins bool) {
+			if begins {
+				count(^uint64(0)) // minus what was before
+			} else {
+				count(1)
+			}
+		},
+	})
+	if failed != nil || err != nil {
+		return row, errors.Join(failed, err)
 	}
-	row = demoRow{
-		Scheduler: scheduler, IOPS: float64(res.Stats.IOs) / res.Runtime.Seconds(), Bytes: res.Stats.Bytes,
-		P50: us(res.Stats.Percentile(50)), P99: us(res.Stats.Percentile(99)),
-		Verified: res.Verified, Errors: uint64(len(res.Failures)),
-	}
-	for i := range stats.Op {
-		row.RequestsIn += stats.Op[i].Requests()
-		row.RequestsOut += stats.Op[i].IOs
-	}
+	row.IOPS, row.Bytes = float64(res.Stats.IOs)/res.Runtime.Seconds(), res.Stats.Bytes
+	row.P50, row.P99 = us(res.Stats.Percentile(50)), us(res.Stats.Percentile(99))
+	row.Verified, row.Errors = res.Verified, uint64(len(res.Failures))
 	if row.RequestsIn > 0 {
 		row.MergeRate = 1 - float64(row.RequestsOut)/float64(row.RequestsIn)
 	}

@@ -158,7 +158,7 @@ func TestDemo(t *testing.T) {
 	rates := map[string]float64{}
 	for _, r := range got.Rows {
 		require.EqualValues(t, 2*demoStreams*demoBlocks, r.RequestsIn)
-		require.EqualValues(t, demoStreams*demoBlocks, r.Verified)
+		require.EqualValues(t, 2*demoStreams*demoBlocks, r.Verified)
 		require.Zero(t, r.Errors)
 		rates[r.Scheduler] = r.MergeRate
 	}

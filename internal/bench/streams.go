@@ -12,22 +12,27 @@ import (
 )
 
 // StreamOptions describe sequential streams that are interleaved in one queue: the
-// load in which merging is worth most and hardest to find. Writer i writes its part
-// of the region from front to back; reader i follows it and checks what it reads.
-// Which stream is next is drawn at random.
+// load in which merging is worth most and hardest to find. Writers write their parts
+// of the region from front to back, readers read theirs, which were written before;
+// which stream is next is drawn at random.
 type StreamOptions struct {
 	Streams   int // writers, and as many readers
-	Blocks    int // of each writer's part
+	Blocks    int // of each one's part
 	BlockSize int // bytes
 	Seed      uint64
 	Stall     time.Duration // see Options
+
+	// Measured is called when the interleaved phase begins (true) and when it has
+	// ended (false). Before and after it, parts are written and checked in requests
+	// as large as a slot's buffer.
+	Measured func(begins bool)
 }
 
 // StreamResult is what came of it.
 type StreamResult struct {
-	Stats    Stats // of reads and writes together
-	Runtime  time.Duration
-	Verified uint64 // blocks read and compared
+	Stats    Stats         // of the interleaved phase, reads and writes together
+	Runtime  time.Duration // of that phase
+	Verified uint64        // blocks read and compared
 	Failures []error
 }
 
@@ -37,44 +42,69 @@ type streams struct {
 	q     Queue
 	rng   *rand.Rand
 	clock clock.Monotonic
-	all   []stream // writers, and then readers
 	slots []streamSlot
 	free  []int
-	left  int
 	res   StreamResult
-}
 
-type stream struct {
-	next    int // block to be submitted
-	settled int // a writer's blocks that are on the disk, from the front
-	early   map[int]bool
+	// The present phase: which streams go on, in steps of how many blocks, doing what.
+	next  []int // by stream: the first block that is not submitted
+	step  int
+	op    func(stream int) blk.Op
+	count bool // its requests are counted
+	left  int  // blocks not finished
 }
 
 type streamSlot struct {
-	stream, block  int
-	issued, kicked int64
+	stream, block, blocks int
+	op                    blk.Op
+	issued                int64
 }
 
 // RunStreams runs o on q, a queue of a disk that is large enough.
 func RunStreams(ctx context.Context, q Queue, o StreamOptions) (*StreamResult, error) {
-	if o.Streams < 1 || o.Blocks < 1 || o.BlockSize < blk.SectorSize || o.BlockSize%blk.SectorSize != 0 || o.BlockSize > len(q.Buffer(0).Bytes) {
+	buffer := len(q.Buffer(0).Bytes)
+	if o.Streams < 1 || o.Blocks < 1 || o.BlockSize < blk.SectorSize || o.BlockSize%blk.SectorSize != 0 || o.BlockSize > buffer {
 		return nil, fmt.Errorf("streams=%d, blocks=%d, bs=%d: not at least 1, 1 and a sector, and a block not above a slot's %d bytes",
-			o.Streams, o.Blocks, o.BlockSize, len(q.Buffer(0).Bytes))
+			o.Streams, o.Blocks, o.BlockSize, buffer)
 	}
 	if o.Stall == 0 {
 		o.Stall = DefaultStall
 	}
+	if o.Measured == nil {
+		o.Measured = func(bool) {}
+	}
 	s := &streams{
 		o: o, q: q, rng: rand.New(rand.NewPCG(o.Seed, 1)), clock: clock.Start(),
-		all: make([]stream, 2*o.Streams), slots: make([]streamSlot, q.Depth()), left: 2 * o.Streams * o.Blocks,
-		res: StreamResult{Stats: newStats()},
+		slots: make([]streamSlot, q.Depth()), next: make([]int, 2*o.Streams), res: StreamResult{Stats: newStats()},
 	}
 	for i := range s.slots {
 		s.free = append(s.free, i)
 	}
-	for i := range o.Streams {
-		s.all[i].early = map[int]bool{}
+	large := buffer / o.BlockSize
+	s.phase(ctx, o.Streams, 2*o.Streams, large, func(int) blk.Op { return blk.OpWrite })
+	begin := s.clock.Now()
+	o.Measured(true)
+	s.count = true
+	s.phase(ctx, 0, 2*o.Streams, 1, func(stream int) blk.Op {
+		if stream < o.Streams {
+			return blk.OpWrite
+		}
+		return blk.OpRead
+	})
+	s.count = false
+	s.res.Runtime = time.Duration(s.clock.Now() - begin)
+	o.Measured(false)
+	s.phase(ctx, 0, o.Streams, large, func(int) blk.Op { return blk.OpRead })
+	return &s.res, ctx.Err()
+}
+
+// phase has streams from first to end go through their parts once.
+func (s *streams) phase(ctx context.Context, first, end, step int, op func(stream int) blk.Op) {
+	s.step, s.op, s.left = step, op, (end-first)*s.o.Blocks
+	for i := range s.next {
+		s.next[i] = s.o.Blocks
 	}
+	clear(s.next[first:end])
 	for s.left > 0 && len(s.res.Failures) == 0 && ctx.Err() == nil {
 		s.fill()
 		s.q.Kick()
@@ -82,46 +112,37 @@ func RunStreams(ctx context.Context, q Queue, o StreamOptions) (*StreamResult, e
 			s.res.Failures = append(s.res.Failures, err)
 		}
 	}
-	s.res.Runtime = time.Duration(s.clock.Now())
-	return &s.res, ctx.Err()
 }
 
-// fill submits blocks of streams drawn at random until the slots are used up, or no
-// stream has a block that may go.
+// fill submits blocks of streams drawn at random until the slots are used up, or
+// there is nothing more.
 func (s *streams) fill() {
 	for len(s.free) > 0 {
 		n := s.pick()
 		if n < 0 {
 			return
 		}
-		slot := s.free[len(s.free)-1]
-		block := s.all[n].next
-		op, data := blk.OpRead, s.q.Buffer(slot).Slice(0, s.o.BlockSize)
-		if n < s.o.Streams {
-			op = blk.OpWrite
-			fillSectors(data.Bytes, s.o.Seed, s.sector(n, block), 1)
+		slot, x := s.free[len(s.free)-1], streamSlot{stream: n, block: s.next[n], op: s.op(n)}
+		x.blocks = min(s.step, s.o.Blocks-x.block)
+		data := s.q.Buffer(slot).Slice(0, x.blocks*s.o.BlockSize)
+		if x.op == blk.OpWrite {
+			fillSectors(data.Bytes, s.o.Seed, s.sector(n, x.block), 1)
 		}
-		if !s.q.Submit(slot, op, s.sector(n, block), []guest.Buf{data}) {
+		x.issued = int64(s.clock.Now())
+		if !s.q.Submit(slot, x.op, s.sector(n, x.block), []guest.Buf{data}) {
 			return
 		}
 		s.free = s.free[:len(s.free)-1]
-		s.all[n].next++
-		now := int64(s.clock.Now())
-		s.slots[slot] = streamSlot{stream: n, block: block, issued: now, kicked: now}
+		s.next[n] += x.blocks
+		s.slots[slot] = x
 	}
 }
 
-// pick draws a stream that has a block to submit: any block of its part for a
-// writer, one that its writer has on the disk for a reader. -1: there is none.
+// pick draws a stream that is not at its end; -1: all are.
 func (s *streams) pick() int {
-	first := s.rng.IntN(len(s.all))
-	for i := range s.all {
-		n := (first + i) % len(s.all)
-		limit := s.o.Blocks
-		if n >= s.o.Streams {
-			limit = s.all[n-s.o.Streams].settled
-		}
-		if s.all[n].next < limit {
+	first := s.rng.IntN(len(s.next))
+	for i := range s.next {
+		if n := (first + i) % len(s.next); s.next[n] < s.o.Blocks {
 			return n
 		}
 	}
@@ -129,8 +150,7 @@ func (s *streams) pick() int {
 }
 
 func (s *streams) sector(stream, block int) blk.Sector {
-	at := (stream%s.o.Streams)*s.o.Blocks + block
-	return blk.Sector(at * s.o.BlockSize / blk.SectorSize)
+	return blk.Sector((stream*s.o.Blocks + block) * s.o.BlockSize / blk.SectorSize)
 }
 
 func (s *streams) reap() error {
@@ -144,26 +164,22 @@ func (s *streams) reap() error {
 func (s *streams) done(d guest.Done) {
 	x := s.slots[d.Slot]
 	s.free = append(s.free, d.Slot)
-	s.left--
+	s.left -= x.blocks
 	if d.Status != blk.StatusOK {
 		s.res.Stats.Errors++
-		s.res.Failures = append(s.res.Failures, fmt.Errorf("stream %d, block %d: %v", x.stream, x.block, d.Status))
+		s.res.Failures = append(s.res.Failures, fmt.Errorf("stream %d, block %d: %v: %v", x.stream, x.block, x.op, d.Status))
 		return
 	}
-	s.res.Stats.complete(x.issued, x.kicked, int64(s.clock.Now()), int64(s.o.BlockSize))
-	if x.stream < s.o.Streams {
-		w := &s.all[x.stream]
-		w.early[x.block] = true
-		for w.early[w.settled] {
-			delete(w.early, w.settled)
-			w.settled++
-		}
+	n := x.blocks * s.o.BlockSize
+	if s.count {
+		s.res.Stats.complete(x.issued, x.issued, int64(s.clock.Now()), int64(n))
+	}
+	if x.op == blk.OpWrite {
 		return
 	}
-	data := s.q.Buffer(d.Slot).Bytes[:s.o.BlockSize]
-	if err := checkSectors(data, s.o.Seed, s.sector(x.stream, x.block), 1); err != nil {
+	if err := checkSectors(s.q.Buffer(d.Slot).Bytes[:n], s.o.Seed, s.sector(x.stream, x.block), 1); err != nil {
 		s.res.Failures = append(s.res.Failures, err)
 		return
 	}
-	s.res.Verified++
+	s.res.Verified += uint64(x.blocks)
 }

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/elevisor/elevisor/blk"
@@ -140,7 +141,7 @@ func NewBlock(queues []*Queue, o BlockOptions) (*Block, error) {
 		return nil, err
 	}
 	var err error
-	if b.sched, err = sched.New(or(o.Scheduler, "none"), &b.cfg); err != nil {
+	if b.sched, err = sched.New(cmp.Or(o.Scheduler, "none"), &b.cfg); err != nil {
 		return nil, err
 	}
 	_, none := b.sched.(*sched.None)
@@ -170,7 +171,7 @@ func (b *Block) limit(g *Guest, o *BlockOptions) error {
 		segMax = max(1, int(g.config.SegMax))
 	}
 	b.cfg = sched.Config{
-		MaxSectors: or(o.MaxSectors, maxSectors), MaxSegments: min(b.segments, segMax), NoMerges: o.NoMerges,
+		MaxSectors: cmp.Or(o.MaxSectors, maxSectors), MaxSegments: min(b.segments, segMax), NoMerges: o.NoMerges,
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ func (b *Block) admission(o *BlockOptions) error {
 	for _, q := range b.queues {
 		rings += q.ring.Size
 	}
-	b.tags = or(o.Tags, rings)
+	b.tags = cmp.Or(o.Tags, rings)
 	if b.tags < 1 || b.tags > rings {
 		return fmt.Errorf("tags=%d is not from 1 to %d, the entries of the rings", o.Tags, rings)
 	}
@@ -189,7 +190,7 @@ func (b *Block) admission(o *BlockOptions) error {
 	if b.elevator {
 		def = 2 * min(b.tags, defaultReqs)
 	}
-	b.requests = or(o.Requests, def)
+	b.requests = cmp.Or(o.Requests, def)
 	if b.requests < 1 || !b.elevator && b.requests > b.tags {
 		return fmt.Errorf("nr_requests=%d is not from 1, and with none to the %d tags", o.Requests, b.tags)
 	}

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -37,12 +38,12 @@ type rigOptions struct {
 
 func newRig(t *testing.T, o rigOptions) *rig {
 	t.Helper()
-	o.Segments = or(o.Segments, 64)
-	o.Options.Queues = or(o.Options.Queues, 1)
-	g := newGuest(t, o.Options, or(o.features, DefaultFeatures))
-	g.config.SegMax, g.config.Capacity = uint32(or(o.segMax, o.Segments)), blk.Sector(o.sectors)
+	o.Segments = cmp.Or(o.Segments, 64)
+	o.Options.Queues = cmp.Or(o.Options.Queues, 1)
+	g := newGuest(t, o.Options, cmp.Or(o.features, DefaultFeatures))
+	g.config.SegMax, g.config.Capacity = uint32(cmp.Or(o.segMax, o.Segments)), blk.Sector(o.sectors)
 	r := &rig{g: g}
-	disk := make([]byte, or(o.sectors, 1<<13)*blk.SectorSize)
+	disk := make([]byte, cmp.Or(o.sectors, 1<<13)*blk.SectorSize)
 	for _, q := range g.queues {
 		r.toys = append(r.toys, newToy(t, q, disk))
 	}
