@@ -417,3 +417,37 @@ func TestBlockDeviceLies(t *testing.T) {
 	assert.Equal(t, 1, n)
 	assert.ErrorContains(t, err, "not in flight")
 }
+
+// TestBlockSharesWhatWasWritten: a device that claims to have written less than it
+// was asked for, claims so of the last parts.
+func TestBlockSharesWhatWasWritten(t *testing.T) {
+	r := newRig(t, rigOptions{Options: Options{QueueSize: 16}})
+	for slot := range 4 {
+		require.True(t, r.Submit(slot, blk.OpRead, blk.Sector(slot), []Buf{r.Buffer(slot).Slice(0, 512)}))
+	}
+	r.Kick()
+	r.look(t)
+	require.Len(t, r.held, 1)
+	c := &r.held[0].chain
+	c.Segs[len(c.Segs)-1][0] = byte(blk.StatusOK)
+	r.toys[0].ring.Push(c.ID, 512+100+1)
+	r.toys[0].ring.Publish()
+	written := map[int]uint32{}
+	_, err := r.Reap(func(d Done) { written[d.Slot] = d.Written })
+	require.NoError(t, err)
+	assert.Equal(t, map[int]uint32{0: 513, 1: 101, 2: 1, 3: 1}, written)
+}
+
+// TestBlockOddLengths: a request that is not whole sectors long is the device's to
+// refuse; in a group it would shift its neighbours' data.
+func TestBlockOddLengths(t *testing.T) {
+	for _, name := range sched.Names {
+		r := newRig(t, rigOptions{Options: Options{QueueSize: 16}, BlockOptions: BlockOptions{Scheduler: name}})
+		for slot, n := range []int{512, 700, 512} {
+			require.True(t, r.Submit(slot, blk.OpWrite, blk.Sector(slot), []Buf{r.Buffer(slot).Slice(0, n)}))
+		}
+		r.Kick()
+		r.look(t)
+		assert.Len(t, r.held, 3)
+	}
+}
