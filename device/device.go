@@ -3,7 +3,6 @@ package device
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
@@ -55,6 +54,7 @@ type Device struct {
 	offered  uint64
 	features uint64 // acknowledged
 	queues   []*queue
+	lanes    []meter // by loop: when it had requests of this device
 
 	memory   *shm.Memory
 	inflight *shm.Mapping
@@ -69,11 +69,11 @@ func New(o Options) (*Device, error) {
 		return nil, fmt.Errorf("disk %s: %w", o.ID, err)
 	}
 	d.announce()
-	lanes := make([]meter, len(d.o.Loops))
+	d.lanes = make([]meter, len(d.o.Loops))
 	for i := range d.o.NumQueues {
+		at := i % len(d.lanes)
 		q := &queue{
-			loop:    d.o.Loops[i%len(lanes)],
-			lane:    &lanes[i%len(lanes)],
+			lane:    &d.lanes[at],
 			latency: newHistograms(),
 			source:  blk.Source{Device: d.o.Index, Queue: uint16(i)},
 			disk:    d.o.Disk,
@@ -81,17 +81,8 @@ func New(o Options) (*Device, error) {
 			name:    fmt.Sprintf("disk %s queue %d", d.o.ID, i),
 			log:     d.warn,
 		}
-		var full bool
-		err := q.loop.Do(func() {
-			if full = len(q.loop.queues) == queuesMax; !full {
-				q.loop.queues = append(q.loop.queues, q)
-			}
-		})
-		if full {
-			err = fmt.Errorf("disk %s: a loop drives at most %d queues", d.o.ID, queuesMax)
-		}
-		if err != nil {
-			return nil, err
+		if err := d.o.Loops[at].add(q); err != nil {
+			return nil, fmt.Errorf("disk %s: %w", d.o.ID, err)
 		}
 		d.queues = append(d.queues, q)
 	}
@@ -300,7 +291,7 @@ func (d *Device) Start(i int, p virtqueue.Params) error {
 	}
 	through := d.writeThrough()
 	var err error
-	if ended := q.loop.Do(func() { err = q.start(p, record, d.limits, through) }); ended != nil {
+	if ended := d.do(i, func(q *queue) { err = q.start(p, record, d.limits, through) }); ended != nil {
 		p.Kick.Close()
 		return ended
 	}
@@ -319,40 +310,38 @@ func (d *Device) record(i int) []byte {
 
 // Enable implements vhost.Queues.
 func (d *Device) Enable(i int, on bool) {
-	d.do(i, func(q *queue) { q.enabled, q.hot = on, true })
+	_ = d.do(i, func(q *queue) { q.enabled, q.hot = on, true })
 }
 
 // SetKick implements vhost.Queues.
 func (d *Device) SetKick(i int, k *eventfd.FD) {
-	q := d.queues[i]
-	if q.loop.Do(func() { q.setKick(k) }) != nil {
+	if d.do(i, func(q *queue) { q.setKick(k) }) != nil {
 		k.Close()
 	}
 }
 
 // SetCall implements vhost.Queues.
 func (d *Device) SetCall(i int, c virtqueue.Notifier) {
-	d.do(i, func(q *queue) {
-		q.loop.flush()
+	_ = d.do(i, func(q *queue) {
+		q.on().flush()
 		q.call = c
 		if q.ring != nil {
-			q.loop.notify(c)
+			q.on().notify(c)
 		}
 	})
 }
 
 // SetErr implements vhost.Queues.
 func (d *Device) SetErr(i int, c virtqueue.Notifier) {
-	d.do(i, func(q *queue) {
-		q.loop.flush()
+	_ = d.do(i, func(q *queue) {
+		q.on().flush()
 		q.errs = c
 	})
 }
 
 // Stop implements vhost.Queues.
 func (d *Device) Stop(i int, done func(base uint32)) {
-	q := d.queues[i]
-	if q.loop.Do(func() { q.loop.stop(q, done) }) != nil {
+	if d.do(i, func(q *queue) { q.on().stop(q, done) }) != nil {
 		done(0) // the loop is gone, and with it everything that was in flight
 	}
 }
@@ -363,8 +352,9 @@ func (d *Device) Stop(i int, done func(base uint32)) {
 func (d *Device) Stats() (sum Stats, queues []Stats) {
 	queues = make([]Stats, len(d.queues))
 	_ = d.each(func(q *queue) { // an ended loop has nothing to add
-		queues[q.source.Queue] = q.snapshot(q.loop.now)
-		sum.IOTime = max(sum.IOTime, uint64(q.lane.total(q.loop.now)))
+		now := q.on().now
+		queues[q.source.Queue] = q.snapshot(now)
+		sum.IOTime = max(sum.IOTime, uint64(q.lane.total(now)))
 	})
 	for i := range queues {
 		sum.Add(&queues[i])
@@ -373,28 +363,26 @@ func (d *Device) Stats() (sum Stats, queues []Stats) {
 }
 
 // do runs fn for queue i on its loop. A loop that has ended has no queues left.
-func (d *Device) do(i int, fn func(q *queue)) {
+func (d *Device) do(i int, fn func(q *queue)) error {
 	q := d.queues[i]
-	_ = q.loop.Do(func() { fn(q) })
-}
-
-// each runs fn for every queue, once for each loop it lives on.
-func (d *Device) each(fn func(q *queue)) error {
-	var seen []*Loop
-	for _, q := range d.queues {
-		if slices.Contains(seen, q.loop) {
-			continue
-		}
-		seen = append(seen, q.loop)
-		l := q.loop
+	for ran := false; !ran; { // once more where q moved to another loop meanwhile
+		l := q.loop.Load()
 		err := l.Do(func() {
-			for _, q := range d.queues {
-				if q.loop == l {
-					fn(q)
-				}
+			if ran = q.loop.Load() == l; ran {
+				fn(q)
 			}
 		})
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each runs fn for every queue, on its loop.
+func (d *Device) each(fn func(q *queue)) error {
+	for i := range d.queues {
+		if err := d.do(i, fn); err != nil {
 			return err
 		}
 	}

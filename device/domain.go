@@ -30,6 +30,9 @@ func (l *Loop) Switch(s sched.Scheduler) (queued, onDisk int) {
 	return len(moved), l.inflight
 }
 
+// Config is what the loop's schedulers are made with. Its goroutine changes it.
+func (l *Loop) Config() *sched.Config { return l.config }
+
 // Scheduler is the present one. Lent, to be used within the Do that asked for it.
 func (l *Loop) Scheduler() sched.Scheduler { return l.sched }
 
@@ -46,7 +49,8 @@ func (l *Loop) SetDepth(n int) error {
 }
 
 // Set changes a knob of the domain or of its scheduler.
-func (l *Loop) Set(c *sched.Config, key, value string) error {
+func (l *Loop) Set(key, value string) error {
+	c := l.config
 	number := func(lo, hi int, set func(n int)) error {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < lo || n > hi {
@@ -75,7 +79,8 @@ func (l *Loop) Set(c *sched.Config, key, value string) error {
 }
 
 // Tunables lists what Set takes: the domain's own knobs and then its scheduler's.
-func (l *Loop) Tunables(c *sched.Config) []sched.Info {
+func (l *Loop) Tunables() []sched.Info {
+	c := l.config
 	list := []sched.Info{
 		{Name: "queue-depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
 		{Name: "nomerges", Value: strconv.Itoa(c.NoMerges), Valid: "0 to 2"},
@@ -88,13 +93,13 @@ func (l *Loop) Tunables(c *sched.Config) []sched.Info {
 }
 
 // Stats copies the domain's statistics.
-func (l *Loop) Stats(c *sched.Config) (s DomainStats) {
+func (l *Loop) Stats() (s DomainStats) {
 	for _, q := range l.queues {
 		one := q.snapshot(l.now)
 		s.Add(&one)
 	}
 	s.IOTime = uint64(l.meter.total(l.now))
-	s.Queued, s.Depth, s.Merges = l.sched.Len(), l.depth, c.Merges
+	s.Queued, s.Depth, s.Merges = l.sched.Len(), l.depth, l.config.Merges
 	if t, ok := l.sched.(sched.Tunable); ok {
 		t.Counters(&s.Counters)
 	}

@@ -51,7 +51,7 @@ func TestStats_sysfs(t *testing.T) {
 	}, s.Sysfs())
 	require.EqualValues(t, 4, s.Latency[InDisk].TotalCount())
 	require.InEpsilon(t, 5*ms, s.Latency[InDisk].Max(), 0.02)
-	d := r.loop.Stats(&sched.Config{})
+	d := r.loop.Stats()
 	require.Equal(t, s.Op, d.Op)
 	require.EqualValues(t, 7*ms, d.IOTime)
 }
@@ -94,14 +94,14 @@ func (c *counting) Complete(blk.Instant, *blk.Request) { c.completed++ }
 
 func TestLoop_set(t *testing.T) {
 	r := newRig(t, none(), nil)
-	c := &sched.Config{}
-	require.NoError(t, r.loop.Set(c, "queue-depth", "1"))
+	c := r.loop.Config()
+	require.NoError(t, r.loop.Set("queue-depth", "1"))
 	require.Equal(t, 1, r.loop.Depth())
-	require.NoError(t, r.loop.Set(c, "nomerges", "2"))
-	require.NoError(t, r.loop.Set(c, "max_sectors_kb", "64"))
+	require.NoError(t, r.loop.Set("nomerges", "2"))
+	require.NoError(t, r.loop.Set("max_sectors_kb", "64"))
 	require.Equal(t, sched.Config{NoMerges: 2, MaxSectors: 128}, *c)
 	for _, bad := range [][2]string{{"queue-depth", "0"}, {"queue-depth", "1025"}, {"queue-depth", "x"}, {"nomerges", "3"}, {"max-sectors-kb", "3"}} {
-		require.ErrorContains(t, r.loop.Set(c, bad[0], bad[1]), bad[1])
+		require.ErrorContains(t, r.loop.Set(bad[0], bad[1]), bad[1])
 	}
 	require.Equal(t, sched.Config{NoMerges: 2, MaxSectors: 128}, *c)
 }

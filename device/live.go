@@ -25,9 +25,10 @@ type Waiter interface {
 	// Wakeup ends the current Wait, or the next one. After Close it does nothing.
 	Wakeup()
 	// Watch sets *fired when descriptor fd was readable, and reads it empty, until
-	// the watch is given to Unwatch. *fired may be set a little later than that.
+	// the watch is given to Unwatch; it may still be, and descriptor read, until done,
+	// if not nil, is called on the loop's goroutine.
 	Watch(fd int, fired *bool) Watch
-	Unwatch(w Watch)
+	Unwatch(w Watch, done func())
 	// Signal notifies whoever waits at fd, at the latest with the next Wait. It does
 	// not block, whatever the other side does with its end of the descriptor.
 	Signal(fd *eventfd.FD)
@@ -243,9 +244,12 @@ func (l *Loop) watch(fd int, fired *bool) Watch {
 	return l.waiter.Watch(fd, fired)
 }
 
-func (l *Loop) unwatch(w Watch) {
-	if l.waiter != nil {
-		l.waiter.Unwatch(w)
+func (l *Loop) unwatch(w Watch, done func()) {
+	switch {
+	case l.waiter != nil:
+		l.waiter.Unwatch(w, done)
+	case done != nil:
+		done()
 	}
 }
 

@@ -26,7 +26,7 @@ type liveRig struct {
 
 func newLiveRig(t *testing.T, e Engine) *liveRig {
 	r := &liveRig{rig: &rig{t: t, disk: newFakeDisk(2048)}}
-	r.loop = NewLoop(&sched.None{}, 8)
+	r.loop = NewLoop(&sched.None{}, &sched.Config{}, 8)
 	var index int
 	err := r.loop.Start(e, clock.Start().Now, nil, func(h backend.Host) (err error) {
 		require.Equal(t, e == EngineURing, h.Ring != nil)
@@ -153,8 +153,8 @@ func TestLive_sharedKick(t *testing.T) {
 			require.NoError(t, r.loop.Do(func() {}))
 		}
 		require.NoError(t, r.loop.Do(func() {
-			r.loop.unwatch(watches[0])
-			r.loop.unwatch(watches[1])
+			r.loop.unwatch(watches[0], nil)
+			r.loop.unwatch(watches[1], nil)
 		}))
 		first.Close()
 		second.Close()
@@ -201,7 +201,7 @@ func TestLive_do(t *testing.T) {
 
 // A loop that could not even make its waiter may be stopped like any other.
 func TestLive_noWaiter(t *testing.T) {
-	l := NewLoop(&sched.None{}, 1)
+	l := NewLoop(&sched.None{}, &sched.Config{}, 1)
 	l.mail, l.quit, l.ended = make(chan func()), make(chan struct{}), make(chan struct{})
 	close(l.ended)
 	l.Stop()
@@ -209,7 +209,7 @@ func TestLive_noWaiter(t *testing.T) {
 }
 
 func TestLive_setupFails(t *testing.T) {
-	l := NewLoop(&sched.None{}, 1)
+	l := NewLoop(&sched.None{}, &sched.Config{}, 1)
 	err := l.Start(EngineAuto, clock.Start().Now, nil, func(backend.Host) error { return unix.EIO })
 	require.ErrorIs(t, err, unix.EIO)
 	l.Stop()

@@ -32,6 +32,7 @@ const (
 // call it in real time, the simulator calls it in virtual time.
 type Loop struct {
 	sched  sched.Scheduler
+	config *sched.Config // its own: a domain of several loops has as many
 	disks  []*disk
 	queues []*queue
 
@@ -54,9 +55,13 @@ type disk struct {
 	held    blk.List // dispatched, and counted in inflight, but the backend was full
 }
 
-// NewLoop makes a loop that keeps at most depth requests on its disks.
-func NewLoop(s sched.Scheduler, depth int) *Loop {
-	return &Loop{sched: s, depth: depth, depthMax: max(depth, DepthMax), done: make([]*blk.Request, 0, DepthMax+64)}
+// NewLoop makes a loop that keeps at most depth requests on its disks. c is the
+// configuration that s was made with; it is the loop's from here on.
+func NewLoop(s sched.Scheduler, c *sched.Config, depth int) *Loop {
+	return &Loop{
+		sched: s, config: c, depth: depth, depthMax: max(depth, DepthMax),
+		done: make([]*blk.Request, 0, DepthMax+directMax),
+	}
 }
 
 // Attach makes img the loop's next image and returns its index, for

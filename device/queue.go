@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/elevisor/elevisor/blk"
@@ -25,7 +26,9 @@ const (
 
 // queue is one virtqueue of one device. Its loop's goroutine owns it.
 type queue struct {
-	loop    *Loop
+	loop    atomic.Pointer[Loop] // its goroutine owns the rest; see Gather for who changes it
+	moving  bool                 // to another loop: nothing is taken
+	deaf    bool                 // for that, its kick is no longer read here
 	source  blk.Source
 	disk    *blk.Disk
 	prio    blk.Prio
@@ -103,9 +106,12 @@ func (p *pin) retire() {
 	}
 }
 
+// on is the loop that q is on. Its goroutine calls.
+func (q *queue) on() *Loop { return q.loop.Load() }
+
 // runs says whether requests may be taken from q.
 func (q *queue) runs() bool {
-	return q.ring != nil && q.enabled && !q.broken && q.stopping == nil
+	return q.ring != nil && q.enabled && !q.broken && q.stopping == nil && !q.moving
 }
 
 // room says whether q can hold another request.
@@ -169,7 +175,7 @@ func (q *queue) broke(err error) {
 	q.broken = true
 	q.stats.Broken++
 	q.log("queue stopped: its ring makes no sense", fmt.Errorf("%s: %w", q.name, err))
-	q.loop.notify(q.errs)
+	q.on().notify(q.errs)
 }
 
 // vanished ends the use of a ring whose memory is no longer there.
@@ -249,12 +255,14 @@ func (q *queue) makeSlots(n int) {
 // setKick replaces the kick descriptor.
 func (q *queue) setKick(k *eventfd.FD) {
 	if q.kick != nil {
-		q.loop.unwatch(q.watch)
+		if q.watch != nil { // nil: it is on its way to another loop
+			q.on().unwatch(q.watch, nil)
+		}
 		q.kick.Close()
 	}
 	q.kick, q.watch = k, nil
 	if k != nil {
-		q.watch = q.loop.watch(k.Raw(), &q.kicked)
+		q.watch = q.on().watch(k.Raw(), &q.kicked)
 		q.hot = true
 	}
 }

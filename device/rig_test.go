@@ -120,7 +120,7 @@ func newRig(t testing.TB, s sched.Scheduler, change func(o *Options)) *rig {
 	for i := range r.disk.data {
 		r.disk.data[i] = byte(i / blk.SectorSize)
 	}
-	r.loop = NewLoop(s, 4)
+	r.loop = NewLoop(s, &sched.Config{}, 4)
 	i, err := r.loop.Attach(r.disk, backend.Host{})
 	require.NoError(t, err)
 	o := Options{

@@ -142,6 +142,25 @@ func (s *Stats) Sysfs() [17]uint64 {
 	}
 }
 
+// AddLoop sums another loop of the domain into s. IOTime becomes the longer one's,
+// since the domain was busy at least as long as each of its loops.
+func (s *DomainStats) AddLoop(b *DomainStats) {
+	s.Add(&b.Stats)
+	s.IOTime = max(s.IOTime, b.IOTime)
+	s.Queued += b.Queued
+	s.Depth += b.Depth
+	for i := range s.Merges.Merged {
+		for j := range s.Merges.Merged[i] {
+			s.Merges.Merged[i][j] += b.Merges.Merged[i][j]
+		}
+	}
+	for i := range s.Merges.Refused {
+		s.Merges.Refused[i] += b.Merges.Refused[i]
+	}
+	s.Merges.Sectors += b.Merges.Sectors
+	s.Counters.LongestWait = max(s.Counters.LongestWait, b.Counters.LongestWait) // none counts nothing else
+}
+
 // DomainStats are a domain's own: what its scheduler and its merges count.
 type DomainStats struct {
 	Stats

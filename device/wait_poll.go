@@ -53,7 +53,7 @@ func (w *pollWaiter) Wait(d int64) error {
 		*fired = true
 		// A descriptor that has ended is not waited for again.
 		if n, err := w.drain(int(fd)); n == 0 || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) {
-			w.Unwatch(fd)
+			w.Unwatch(fd, nil)
 		}
 	}
 	return nil
@@ -87,11 +87,14 @@ func (w *pollWaiter) Watch(fd int, fired *bool) Watch {
 }
 
 // Unwatch implements Waiter.
-func (w *pollWaiter) Unwatch(x Watch) {
+func (w *pollWaiter) Unwatch(x Watch, done func()) {
 	fd := x.(int32)
 	if w.watches[fd] != nil {
 		delete(w.watches, fd)
 		_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, int(fd), nil)
+	}
+	if done != nil {
+		done()
 	}
 }
 

@@ -28,9 +28,10 @@ type ringWatch struct {
 	index uint32
 	fd    int
 	fired *bool
-	ended bool // unwatched
-	idle  bool // nothing outstanding: the descriptor came to its end
-	poll  bool // waiting for readability before the read
+	ended bool   // unwatched
+	idle  bool   // nothing outstanding: the descriptor came to its end
+	poll  bool   // waiting for readability before the read
+	done  func() // called when nothing is outstanding any more
 }
 
 func newRingWaiter() (*ringWaiter, error) {
@@ -75,7 +76,7 @@ func (w *ringWaiter) Watch(fd int, fired *bool) Watch {
 		w.watches = append(w.watches, watch)
 	}
 	watch.fd, watch.fired = fd, fired
-	watch.ended, watch.idle, watch.poll = false, false, false
+	watch.ended, watch.idle, watch.poll, watch.done = false, false, false, nil
 	w.arm(watch)
 	return watch
 }
@@ -92,11 +93,11 @@ func (w *ringWaiter) arm(watch *ringWatch) {
 // Unwatch implements Waiter. The descriptor may be closed at once: the operation
 // that is still outstanding holds its file, not its number. But its number must
 // not be looked up again, so nothing is armed for an ended watch.
-func (w *ringWaiter) Unwatch(x Watch) {
+func (w *ringWaiter) Unwatch(x Watch, done func()) {
 	watch := x.(*ringWatch)
-	watch.ended = true
+	watch.ended, watch.done = true, done
 	if watch.idle {
-		w.unused = append(w.unused, watch.index)
+		w.release(watch)
 		return
 	}
 	// An operation that is queued and not submitted would look the number up when
@@ -129,9 +130,17 @@ func (w *ringWaiter) Completed(index uint32, res int32, _ uint32) {
 	}
 	switch {
 	case watch.ended:
-		w.unused = append(w.unused, index)
+		w.release(watch)
 	case !watch.idle:
 		w.arm(watch)
+	}
+}
+
+// release lets an ended watch's place be used again.
+func (w *ringWaiter) release(watch *ringWatch) {
+	w.unused = append(w.unused, watch.index)
+	if watch.done != nil {
+		watch.done()
 	}
 }
 

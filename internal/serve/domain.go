@@ -84,14 +84,14 @@ func ParseDomain(s string) (Domain, error) {
 type domain struct {
 	id     string
 	spec   Domain
-	config sched.Config // its loop's, once that runs
 	loops  []*device.Loop
+	idle   []*device.Loop // whose queues were gathered on loops[0]
 	images []*image
 	log    *zap.Logger
 
 	mu      sync.Mutex // one switch at a time
 	shared  bool       // found by the physical disk: others on it join
-	devices uint16
+	devices []*device.Device
 
 	name   string // of the present scheduler
 	reason string
@@ -123,7 +123,6 @@ func (d *domain) choose(name string) (string, string, error) {
 
 // start makes the scheduler and the loops, and attaches the images to each.
 func (d *domain) start(engine device.Engine) (err error) {
-	d.config.MaxSectors, d.config.MaxSegments = maxSectors, maxSegments
 	if d.name, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
 		return err
 	}
@@ -132,13 +131,14 @@ func (d *domain) start(engine device.Engine) (err error) {
 		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
 	}
 	for range workers {
-		s, err := sched.New(d.name, &d.config)
+		c := &sched.Config{MaxSectors: maxSectors, MaxSegments: maxSegments}
+		s, err := sched.New(d.name, c)
 		if err != nil {
 			return err
 		}
-		l := device.NewLoop(s, depth)
+		l := device.NewLoop(s, c, depth)
 		for _, k := range d.spec.Knobs {
-			if err := l.Set(&d.config, k.Key, k.Value); err != nil {
+			if err := l.Set(k.Key, k.Value); err != nil {
 				return err
 			}
 		}
@@ -192,11 +192,16 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	if err != nil {
 		return met, err
 	}
-	if len(d.loops) > 1 && chosen != "none" {
-		return met, fmt.Errorf("domain %s runs on %d loops, and %s needs one where all requests meet; start it with workers=1", d.id, len(d.loops), chosen)
+	if chosen != "none" && len(d.loops) > 1 {
+		for _, x := range d.devices {
+			if err := x.Gather(); err != nil {
+				return met, err
+			}
+		}
+		d.loops, d.idle = d.loops[:1], d.loops[1:] // where they stay: none has one loop from now on
 	}
 	for _, l := range d.loops {
-		s, err := sched.New(chosen, &d.config)
+		s, err := sched.New(chosen, l.Config())
 		if err != nil {
 			return met, err
 		}
@@ -229,7 +234,7 @@ func (d *domain) set(key, value string) error {
 	for _, l := range d.loops {
 		var err error
 		ended := l.Do(func() {
-			err = l.Set(&d.config, key, value)
+			err = l.Set(key, value)
 			if depth := l.Depth(); depth != d.depthFor(d.name) {
 				d.spec.QueueDepth = depth // the operator has spoken: a switch keeps it
 			}
@@ -243,24 +248,21 @@ func (d *domain) set(key, value string) error {
 
 // stats sums the loops' statistics.
 func (d *domain) stats() (sum device.DomainStats) {
-	for i, l := range d.loops {
+	for i, l := range slices.Concat(d.loops, d.idle) {
 		var s device.DomainStats
-		_ = l.Do(func() { s = l.Stats(&d.config) }) // an ended loop has nothing to add
+		_ = l.Do(func() { s = l.Stats() }) // an ended loop has nothing to add
 		if i == 0 {
 			sum = s
-			continue
+		} else {
+			sum.AddLoop(&s)
 		}
-		sum.Add(&s.Stats)
-		sum.IOTime = max(sum.IOTime, s.IOTime)
-		sum.Queued += s.Queued
-		sum.Depth += s.Depth
 	}
 	sum.Scheduler, _ = d.scheduler()
 	return sum
 }
 
 func (d *domain) stop() {
-	for _, l := range d.loops {
+	for _, l := range slices.Concat(d.loops, d.idle) {
 		l.Stop()
 	}
 }

@@ -151,7 +151,7 @@ func defaultID(path string) string {
 func (s *served) open() (err error) {
 	spec := &s.spec
 	s.device, err = device.New(device.Options{
-		ID: spec.ID, Serial: spec.Serial, Disk: s.image.disk, Info: s.image.Info(), Loops: s.domain.loops, Index: s.domain.devices,
+		ID: spec.ID, Serial: spec.Serial, Disk: s.image.disk, Info: s.image.Info(), Loops: s.domain.loops, Index: uint16(len(s.domain.devices)),
 		NumQueues: spec.NumQueues, QueueSize: spec.QueueSize, SegMax: spec.SegMax, SizeMax: spec.SizeMax,
 		Offset: blk.Sector(spec.Offset / blk.SectorSize), Size: blk.Sector(spec.Size / blk.SectorSize),
 		ReadOnly: spec.ReadOnly, MaxDiscardSeg: spec.DiscardSeg, Prio: spec.Prio,
@@ -162,7 +162,7 @@ func (s *served) open() (err error) {
 	if err != nil {
 		return err
 	}
-	s.domain.devices++
+	s.domain.devices = append(s.domain.devices, s.device)
 	if spec.FD != 0 {
 		s.server, err = vhost.FromFD(spec.FD, s.log)
 	} else {

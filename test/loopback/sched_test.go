@@ -306,3 +306,33 @@ func TestStopUnderLongSlice(t *testing.T) {
 	finish(t, g.Queues()[0], 8)
 	finish(t, g.Queues()[1], 8)
 }
+
+// A disk whose queues are spread over several loops is given a scheduler in which
+// they have to meet: under load the queues are gathered on one loop, and nothing is
+// lost, not even a kick. Both ways of waiting.
+func TestGatherWorkers(t *testing.T) {
+	for name, aio := range map[string]backend.AIO{"io_uring": backend.AIOAuto, "threads": backend.AIOThreads} {
+		t.Run(name, func(t *testing.T) {
+			for range 5 {
+				d := disk(t, diskBlocks*block)
+				d.NumQueues, d.Domain, d.AIO = 4, "d", aio
+				daemon := serveHere(t, []serve.Disk{d}, serve.Domain{ID: "d", Scheduler: "none", Workers: 3})
+				m := boot(t, d.Socket, guest.Options{Depth: 32})
+				time.Sleep(50 * time.Millisecond)
+				_, err := daemon.Switch("d", "deadline")
+				require.NoError(t, err)
+				before := m.returned()
+				_, err = m.Stop()
+				require.NoError(t, err)
+				require.NoError(t, m.Resume())
+				require.Eventually(t, func() bool { return m.returned() > before+1000 }, patience, time.Millisecond)
+				s, err := daemon.DomainStats("d")
+				require.NoError(t, err)
+				require.Equal(t, "deadline", s.Scheduler)
+				_, err = daemon.Switch("d", "none")
+				require.NoError(t, err)
+				m.rest(d.Path)
+			}
+		})
+	}
+}
