@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -70,6 +71,15 @@ func (r *rig) look(t require.TestingT) {
 			}
 			r.held = append(r.held, h)
 		}
+	}
+}
+
+// mustLook is look, where the disk must get something, at the latest when the
+// scheduler has idled for long enough.
+func (r *rig) mustLook(t require.TestingT) {
+	for r.look(t); len(r.held) == 0; r.look(t) {
+		require.NotEqual(t, blk.Never, r.Scheduler().Wake(), "%d requests in flight, none at the disk, and no time set", r.InFlight())
+		_ = r.Wait(time.Millisecond)
 	}
 }
 

@@ -110,7 +110,7 @@ func (b *Block) plugMerge(p *part) bool {
 		return false
 	}
 	back, front := r.End() == n.Sector, n.End() == r.Sector
-	if !back && !front || n.Op == blk.OpFlush {
+	if !back && !front {
 		return false
 	}
 	m := &b.cfg.Merges

@@ -203,8 +203,7 @@ func sequential(t *testing.T, r *rig, depth, batch, total int, sector func(i int
 				break
 			}
 		}
-		r.look(t)
-		require.NotEmpty(t, r.held, "nothing at the disk, %d in flight", r.InFlight())
+		r.mustLook(t)
 		r.serve(0)
 		_, err := r.Reap(func(d Done) {
 			assert.Equal(t, Done{Slot: d.Slot, Written: 4097}, d)
@@ -449,5 +448,31 @@ func TestBlockOddLengths(t *testing.T) {
 		r.Kick()
 		r.look(t)
 		assert.Len(t, r.held, 3)
+	}
+}
+
+// TestBlockDefaults are the kernel's, of blk_mq_init_sched and of what a ring gives.
+func TestBlockDefaults(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		queues, ring   int
+		tags           int
+		wantTags, want int
+	}{
+		{"none", 1, 128, 0, 128, 128},
+		{"none", 2, 128, 0, 256, 256},
+		{"none", 1, 128, 8, 8, 8},
+		{"deadline", 1, 128, 8, 8, 16},
+		{"deadline", 1, 128, 0, 128, 256},
+		{"deadline", 1, 256, 0, 256, 256},
+	} {
+		r := newRig(t, rigOptions{
+			Options:      Options{Queues: c.queues, QueueSize: c.ring, Depth: 4},
+			BlockOptions: BlockOptions{Scheduler: c.name, Tags: c.tags},
+		})
+		assert.Equal(t, c.wantTags, r.tags, "%+v", c)
+		assert.Equal(t, c.want, r.requests, "%+v", c)
+		assert.Equal(t, blk.Sector(2560), r.cfg.MaxSectors)
+		assert.Equal(t, 64, r.cfg.MaxSegments)
 	}
 }
