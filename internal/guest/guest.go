@@ -5,7 +5,8 @@
 // Three layers, each usable without the next: [Memory] and [Ring] are bytes, in
 // which a hostile test writes what it likes; [Session] is a connection; [Guest]
 // owns all of it and offers a [Queue] per virtqueue, on which one goroutine
-// submits and reaps requests without allocating.
+// submits and reaps requests without allocating. A [Block] may stand in front of
+// the queues: Linux' block layer with a scheduler of its own.
 //
 // A guest outlives its server: after [Guest.Disconnect], or when the server has
 // died, [Guest.Reconnect] goes on with the same memory, the same rings and the
@@ -36,7 +37,7 @@ type Options struct {
 	Queues    int           // default: all that the server has
 	QueueSize int           // ring entries, a power of two; default 128
 	Depth     int           // slots per queue, the most requests in flight; default QueueSize
-	Segments  int           // the most data segments of a request; default 1
+	Segments  int           // the most data segments of a request, a Block's merged one too; default 1
 	Ranges    int           // the most ranges of a discard or write-zeroes; default 1
 	MaxIO     int           // bytes of each slot's data buffer; default 4096
 	Poll      bool          // watch the used ring instead of waiting for calls
