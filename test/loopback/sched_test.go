@@ -282,29 +282,48 @@ func TestSwitchWhileConnecting(t *testing.T) {
 	<-ended
 }
 
-// A queue whose request is merged with another queue's is stopped under a slice of
+// A queue whose requests are merged with another queue's is stopped under a slice of
 // 10 s: it does not wait for that.
 func TestStopUnderLongSlice(t *testing.T) {
-	disk := slow(t, "8M", 200)
-	serveHere(t, []serve.Disk{disk}, serve.Domain{
+	disk := slow(t, "8M", 4)
+	d := serveHere(t, []serve.Disk{disk}, serve.Domain{
 		ID: "d", Scheduler: "timeslice", QueueDepth: 1,
 		Knobs: []serve.Knob{{Key: "time_slice_us", Value: "10000000"}},
 	})
 	g := connect(t, disk.Socket, guest.Options{Depth: 16})
-	for b := range 16 { // neighbours alternate between two queues of one device
+	taken := func(n int) { // what is still in the ring when it stops stays there
+		eventually(t, func() error {
+			s := d.Stat()[0].Total
+			r, w := s.Op[blk.OpRead], s.Op[blk.OpWrite]
+			if got := s.Held + int(r.Requests()+w.Requests()); got < n {
+				return fmt.Errorf("%d of %d requests taken", got, n)
+			}
+			return nil
+		})
+	}
+	// The disk is busy for 250 ms with a request from elsewhere, while neighbours,
+	// which alternate between two queues of one device, queue behind it and merge.
+	other := g.Queues()[2]
+	require.True(t, other.Submit(0, blk.OpRead, 1000*sectors, []guest.Buf{other.Buffer(0)}))
+	other.Kick()
+	taken(1)
+	for b := range 16 {
 		q := g.Queues()[b%2]
 		require.True(t, q.Submit(b/2, blk.OpWrite, blk.Sector(b*sectors), []guest.Buf{q.Buffer(b / 2)}))
 	}
 	g.Queues()[0].Kick()
 	g.Queues()[1].Kick()
+	taken(17)
+	require.Equal(t, 8, d.Stat()[0].Queues[0].Held, "the disk was done too early")
 	start := time.Now()
 	_, err := g.Session().StopRing(0)
 	require.NoError(t, err)
 	took := time.Since(start)
 	t.Logf("stopped after %v", took)
-	require.Less(t, took, 5*time.Second, "waited for the slice of 10 s") // the disk's own time is 17 requests x 5 ms
+	require.Less(t, took, 8*time.Second, "waited for the slice of 10 s") // the disk's own time is 9 requests x 250 ms
 	finish(t, g.Queues()[0], 8)
 	finish(t, g.Queues()[1], 8)
+	finish(t, other, 1)
 }
 
 // A disk whose queues are spread over several loops is given a scheduler in which
