@@ -84,8 +84,8 @@ type Counters struct {
 	LongestWait blk.Instant // from Insert to Dispatch, ns
 }
 
-// Config is what the schedulers of a domain have in common. It belongs to the
-// domain and outlives a switch; its loop changes it in place.
+// Config is what the schedulers of a loop have in common, one after the other. It
+// outlives a switch; its loop changes it in place, and nobody else has it.
 type Config struct {
 	MaxSectors  blk.Sector // of a merged group (max_sectors_kb); 0: no limit
 	MaxSegments int        // memory segments of a merged group; 0: no limit

@@ -102,7 +102,7 @@ func (d *Daemon) Tunables(disk string) (list []sched.Info, err error) {
 		return nil, err
 	}
 	l := s.domain.loops[0] // all loops of a domain are set alike
-	err = l.Do(func() { list = l.Tunables(&s.domain.config) })
+	err = l.Do(func() { list = l.Tunables(s.domain.configs[0]) })
 	return list, err
 }
 
