@@ -96,13 +96,25 @@ type Config struct {
 // Names are the schedulers that New knows.
 var Names = []string{"none", "deadline", "timeslice"}
 
+// Canonical is the one of Names that name, which may be one of the kernel's words for
+// it, stands for; any other name is returned as it is.
+func Canonical(name string) string {
+	switch name {
+	case "noop":
+		return "none"
+	case "mq-deadline":
+		return "deadline"
+	}
+	return name
+}
+
 // New makes the scheduler called name, or one of its aliases in the kernel's words,
 // for the domain that c belongs to.
 func New(name string, c *Config) (Scheduler, error) {
-	switch name {
-	case "none", "noop":
+	switch Canonical(name) {
+	case "none":
 		return &None{cfg: c}, nil
-	case "deadline", "mq-deadline":
+	case "deadline":
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil

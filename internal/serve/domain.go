@@ -100,7 +100,7 @@ type domain struct {
 // choose settles which scheduler runs, and says why.
 func (d *domain) choose(name string) (string, string, error) {
 	if name != "" && name != Auto {
-		return name, "the operator's choice", nil
+		return sched.Canonical(name), "the operator's choice", nil
 	}
 	switch d.spec.Rotational {
 	case "on":
@@ -188,6 +188,10 @@ type Switched struct {
 func (d *domain) switchTo(name string) (met Switched, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if name == "" { // which at the start means auto
+		_, err := sched.New(name, d.configs[0])
+		return met, err
+	}
 	chosen, reason, err := d.choose(name)
 	if err != nil {
 		return met, err
@@ -230,8 +234,8 @@ func (d *domain) set(key, value string) error {
 		var err error
 		ended := l.Do(func() {
 			err = l.Set(d.configs[i], key, value)
-			if depth := l.Depth(); depth != d.depthFor(d.name) {
-				d.spec.QueueDepth = depth // the operator has spoken: a switch keeps it
+			if err == nil && strings.ReplaceAll(key, "_", "-") == "queue-depth" {
+				d.spec.QueueDepth = l.Depth() // the operator has spoken: a switch keeps it
 			}
 		})
 		if ended != nil || err != nil {
