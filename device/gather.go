@@ -1,22 +1,13 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"slices"
-	"time"
-
-	"github.com/elevisor/elevisor/internal/clock"
 )
 
 // Requests of queues on different loops never meet, which only the scheduler none
 // does not mind. Before another one takes over, the queues are gathered on one loop.
-
-// How long a queue may have requests in flight before Gather gives up, and how often
-// it looks.
-const (
-	gatherWait = 5 * time.Second
-	gatherLook = time.Millisecond
-)
 
 // add puts q on l. Any goroutine.
 func (l *Loop) add(q *queue) error {
@@ -36,21 +27,22 @@ func (l *Loop) add(q *queue) error {
 
 // Gather moves all queues to the first of the device's loops, under load. For each
 // in turn: nothing more is taken, what was taken is waited for, and the other loop
-// goes on where the ring stands. With an error, some have moved and all go on. One
-// goroutine at a time calls it; sessions may call everything else meanwhile.
-func (d *Device) Gather() error {
+// goes on where the ring stands. wait is called between two looks and is false when
+// it has been too long; with that or another error, some queues have moved and all
+// go on. One goroutine at a time calls it; sessions may call all else meanwhile.
+func (d *Device) Gather(wait func() bool) error {
 	for _, q := range d.queues {
 		if q.loop.Load() == d.o.Loops[0] {
 			continue
 		}
-		if err := d.move(q, d.o.Loops[0]); err != nil {
+		if err := d.move(q, d.o.Loops[0], wait); err != nil {
 			return fmt.Errorf("move %s: %w", q.name, err)
 		}
 	}
 	return nil
 }
 
-func (d *Device) move(q *queue, to *Loop) error {
+func (d *Device) move(q *queue, to *Loop, wait func() bool) error {
 	from := q.loop.Load()
 	room := false
 	if err := to.Do(func() { room = len(to.queues) < queuesMax }); err != nil {
@@ -59,14 +51,12 @@ func (d *Device) move(q *queue, to *Loop) error {
 	if !room {
 		return fmt.Errorf("a loop drives at most %d queues", queuesMax)
 	}
-	left := false
-	for began := clock.Start(); !left; clock.Sleep(gatherLook) {
-		late := time.Duration(began.Now()) > gatherWait
+	for left, late := false, false; !left; late = !left && !wait() {
 		if err := from.Do(func() { left = from.giveUp(q, to, late) }); err != nil {
 			return err
 		}
 		if late && !left {
-			return fmt.Errorf("its requests in flight did not end within %v", gatherWait)
+			return errors.New("its requests in flight take too long to end")
 		}
 	}
 	return to.Do(func() {

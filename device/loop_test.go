@@ -2,6 +2,7 @@ package device
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"testing"
 
@@ -416,6 +417,42 @@ func TestLoop_failedGroupIsTakenApart(t *testing.T) {
 	}
 	require.Equal(t, 1+4, j.done)
 	require.Zero(t, r.loop.inflight)
+}
+
+// The parts of a failed group are tried again from the lowest sector up, as they
+// were: the retry of a sequential stream is sequential.
+func TestLoop_failedGroupKeepsItsOrder(t *testing.T) {
+	for _, name := range sched.Names {
+		for _, stopped := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stopped %v", name, stopped), func(t *testing.T) {
+				c, err := sched.New(name, &sched.Config{})
+				require.NoError(t, err)
+				r := newRig(t, c, nil)
+				r.disk.hold, r.disk.bad[11] = true, true
+				r.start()
+				for i := range 4 {
+					r.request(blk.TypeIn, uint64(10+i), 1)
+				}
+				r.kick()
+				r.step()
+				require.Len(t, r.disk.issued, 1)
+				if stopped {
+					r.stop()
+				}
+				r.disk.complete(0)
+				r.step()
+				require.Len(t, r.disk.issued, 4)
+				for i, part := range r.disk.issued {
+					require.EqualValues(t, 10+i, part.Sector)
+				}
+				for range 4 {
+					r.disk.complete(0)
+				}
+				r.step()
+				r.reap(4)
+			})
+		}
+	}
 }
 
 // A ring whose index jumps ends its queue and no other; what is in flight ends.

@@ -149,15 +149,7 @@ func (s *DomainStats) AddLoop(b *DomainStats) {
 	s.IOTime = max(s.IOTime, b.IOTime)
 	s.Queued += b.Queued
 	s.Depth += b.Depth
-	for i := range s.Merges.Merged {
-		for j := range s.Merges.Merged[i] {
-			s.Merges.Merged[i][j] += b.Merges.Merged[i][j]
-		}
-	}
-	for i := range s.Merges.Refused {
-		s.Merges.Refused[i] += b.Merges.Refused[i]
-	}
-	s.Merges.Sectors += b.Merges.Sectors
+	s.Merges.Add(&b.Merges)
 	s.Counters.LongestWait = max(s.Counters.LongestWait, b.Counters.LongestWait) // none counts nothing else
 }
 

@@ -55,3 +55,16 @@ type MergeStats struct {
 	Refused [ReasonCount]uint64
 	Sectors uint64 // of the absorbed requests
 }
+
+// Add sums b into s.
+func (s *MergeStats) Add(b *MergeStats) {
+	for p := range s.Merged {
+		for w := range s.Merged[p] {
+			s.Merged[p][w] += b.Merged[p][w]
+		}
+	}
+	for r := range s.Refused {
+		s.Refused[r] += b.Refused[r]
+	}
+	s.Sectors += b.Sectors
+}

@@ -319,19 +319,20 @@ func (d *Deadline) Complete(_ blk.Instant, r *blk.Request) {
 // Drain implements Scheduler.
 func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
+	var left []*blk.Request
 	for g := d.back.Front(); g != nil; {
 		next := g.Next
 		if covered(g, src) {
 			d.back.Remove(g)
-			p := d.level(g)
-			p.load--
-			out = takeApart(g, src, out, func(r *blk.Request) {
-				p.load++
-				putBack(&d.back, r)
-			})
+			d.level(g).load--
+			out, left = takeApart(g, src, out, left)
 		}
 		g = next
 	}
+	for _, r := range left {
+		d.level(r).load++
+	}
+	putBack(&d.back, left)
 	for i := range d.levels {
 		for dir := range d.levels[i].fifo {
 			out = d.drain(&d.levels[i], dir, src, out)
@@ -343,19 +344,21 @@ func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 }
 
 func (d *Deadline) drain(p *level, dir int, src blk.Source, out []*blk.Request) []*blk.Request {
+	var left []*blk.Request
 	for g := p.fifo[dir].Front(); g != nil; {
 		next := g.Next
 		if covered(g, src) {
 			p.unqueue(g)
 			d.merger.forget(g)
-			out = takeApart(g, src, out, func(r *blk.Request) {
-				p.load++
-				putBack(&p.fifo[dir], r)
-				p.sorted[dir].insert(r)
-				d.merger.add(r)
-			})
+			out, left = takeApart(g, src, out, left)
 		}
 		g = next
+	}
+	putBack(&p.fifo[dir], left)
+	for _, r := range left {
+		p.load++
+		p.sorted[dir].insert(r)
+		d.merger.add(r)
 	}
 	return out
 }

@@ -108,32 +108,35 @@ func covered(g *blk.Request, src blk.Source) bool {
 }
 
 // takeApart dissolves the group that g leads, which is in no queue or index any
-// more: the parts that src covers are appended to out, the others put back alone
-// through keep.
-func takeApart(g *blk.Request, src blk.Source, out []*blk.Request, keep func(*blk.Request)) []*blk.Request {
+// more: the parts that src covers are appended to out, the others to left.
+func takeApart(g *blk.Request, src blk.Source, out, left []*blk.Request) (_, _ []*blk.Request) {
 	for r := g.Links.First; r != nil; {
 		next := r.Merged
 		alone(r)
 		if src.Covers(r.Source) {
 			out = append(out, r)
 		} else {
-			keep(r)
+			left = append(left, r)
 		}
 		r = next
 	}
-	return out
+	return out, left
 }
 
-// putBack queues r, alone again, at the place in l that its age gives it.
-func putBack(l *blk.List, r *blk.Request) {
+// putBack queues what is left of groups, alone again, at the places in l that their
+// ages give them. It walks l once: guests choose how many parts there are.
+func putBack(l *blk.List, left []*blk.Request) {
+	bySeq(left)
 	at := l.Back()
-	for at != nil && at.Seq > r.Seq {
-		at = at.Prev
+	for i := len(left) - 1; i >= 0; i-- {
+		for at != nil && at.Seq > left[i].Seq {
+			at = at.Prev
+		}
+		l.InsertAfter(left[i], at)
 	}
-	l.InsertAfter(r, at)
 }
 
-// bySeq sorts what a Drain has gathered.
+// bySeq sorts by age.
 func bySeq(out []*blk.Request) {
 	slices.SortFunc(out, func(a, b *blk.Request) int {
 		switch {

@@ -145,15 +145,17 @@ func (n *None) Complete(blk.Instant, *blk.Request) {}
 func (n *None) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
 	for _, l := range []*blk.List{&n.back, &n.fifo} {
+		var left []*blk.Request
 		for g := l.Front(); g != nil; {
 			next := g.Next
 			if covered(g, src) {
 				l.Remove(g)
 				n.leave(g)
-				out = takeApart(g, src, out, func(r *blk.Request) { putBack(l, r) })
+				out, left = takeApart(g, src, out, left)
 			}
 			g = next
 		}
+		putBack(l, left)
 	}
 	n.n -= len(out) - old
 	bySeq(out[old:])

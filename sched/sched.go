@@ -84,8 +84,8 @@ type Counters struct {
 	LongestWait blk.Instant // from Insert to Dispatch, ns
 }
 
-// Config is what the schedulers of a domain have in common. It belongs to the
-// domain and outlives a switch; its loop changes it in place.
+// Config is what the schedulers of a loop have in common, one after the other. It
+// outlives a switch; its loop changes it in place, and nobody else has it.
 type Config struct {
 	MaxSectors  blk.Sector // of a merged group (max_sectors_kb); 0: no limit
 	MaxSegments int        // memory segments of a merged group; 0: no limit
@@ -96,13 +96,25 @@ type Config struct {
 // Names are the schedulers that New knows.
 var Names = []string{"none", "deadline", "timeslice"}
 
+// Canonical is the one of Names that name, which may be one of the kernel's words for
+// it, stands for; any other name is returned as it is.
+func Canonical(name string) string {
+	switch name {
+	case "noop":
+		return "none"
+	case "mq-deadline":
+		return "deadline"
+	}
+	return name
+}
+
 // New makes the scheduler called name, or one of its aliases in the kernel's words,
 // for the domain that c belongs to.
 func New(name string, c *Config) (Scheduler, error) {
-	switch name {
-	case "none", "noop":
+	switch Canonical(name) {
+	case "none":
 		return &None{cfg: c}, nil
-	case "deadline", "mq-deadline":
+	case "deadline":
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil

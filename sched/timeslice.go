@@ -145,10 +145,7 @@ func (t *Timeslice) started(r *blk.Request) {
 // gives the slice up.
 func (t *Timeslice) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
-	out = t.takeOut(&t.first, src, out, func(r *blk.Request) {
-		returned(r) // stays what it was: apart, and not to grow
-		putBack(&t.first, r)
-	})
+	out = t.takeOut(&t.first, src, out, returned) // what is left stays what it was: apart, and not to grow
 	if t.slice == 0 {
 		out = t.none.Drain(src, out)
 	} else {
@@ -167,26 +164,29 @@ func (t *Timeslice) takeQueued(src blk.Source, out []*blk.Request) []*blk.Reques
 		if k.list.Len() == 0 {
 			continue
 		}
-		out = t.takeOut(&k.list, src, out, func(r *blk.Request) {
-			putBack(&k.list, r)
-			t.merge.add(r)
-		})
+		out = t.takeOut(&k.list, src, out, t.merge.add)
 		t.ring().note(k)
 	}
 	return out
 }
 
-// takeOut takes out what src covers of l; keep queues what is left of a group.
+// takeOut takes out what src covers of l; keep is told of what is left of a group,
+// which goes back to l.
 func (t *Timeslice) takeOut(l *blk.List, src blk.Source, out []*blk.Request, keep func(*blk.Request)) []*blk.Request {
 	n := len(out)
+	var left []*blk.Request
 	for g := l.Front(); g != nil; {
 		next := g.Next
 		if covered(g, src) {
 			t.merge.forget(g)
 			l.Remove(g)
-			out = takeApart(g, src, out, keep)
+			out, left = takeApart(g, src, out, left)
 		}
 		g = next
+	}
+	putBack(l, left)
+	for _, r := range left {
+		keep(r)
 	}
 	t.queued -= len(out) - n
 	return out

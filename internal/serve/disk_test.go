@@ -191,3 +191,51 @@ type fakeImage struct{ info backend.Info }
 func (f fakeImage) Info() backend.Info                           { return f.info }
 func (f fakeImage) Attach(backend.Host) (backend.Backend, error) { return nil, nil }
 func (f fakeImage) Close() error                                 { return nil }
+
+// The kernel's words for a scheduler are taken, and what is shown is ours: it is one
+// of the names that there are.
+func TestSwitch_alias(t *testing.T) {
+	disk := Disk{ID: "d", Path: "mem:?size=1M", Socket: t.TempDir() + "/s", Domain: "x"}
+	d, err := Open([]Disk{disk}, []Domain{{ID: "x", Scheduler: "mq-deadline"}}, zap.NewNop())
+	require.NoError(t, err)
+	defer d.Close()
+	for _, c := range []struct{ set, want string }{{"", "deadline"}, {"noop", "none"}, {"mq-deadline", "deadline"}} {
+		if c.set != "" {
+			require.NoError(t, d.SetScheduler("d", c.set))
+		}
+		s, err := d.Scheduler("d")
+		require.NoError(t, err)
+		require.Equal(t, c.want, s.Active)
+		require.Contains(t, s.Available, s.Active)
+	}
+	workers := Disk{ID: "d", Path: "mem:?size=1M", Socket: t.TempDir() + "/s", Domain: "x"}
+	w, err := Open([]Disk{workers}, []Domain{{ID: "x", Scheduler: "noop", Workers: 2}}, zap.NewNop())
+	require.NoError(t, err)
+	w.Close()
+}
+
+// An empty name, as from a script whose variable is not set, is no scheduler.
+func TestSwitch_emptyName(t *testing.T) {
+	disk := Disk{ID: "d", Path: "mem:?size=1M", Socket: t.TempDir() + "/s", Domain: "x"}
+	d, err := Open([]Disk{disk}, []Domain{{ID: "x", Scheduler: "deadline"}}, zap.NewNop())
+	require.NoError(t, err)
+	defer d.Close()
+	require.ErrorContains(t, d.SetScheduler("d", ""), `scheduler "" is unknown`)
+	s, err := d.Scheduler("d")
+	require.NoError(t, err)
+	require.Equal(t, "deadline", s.Active)
+}
+
+// A queue depth that the operator sets outlives a switch, also where it is what the
+// scheduler of that moment would have had anyway.
+func TestSwitch_keepsDepthThatWasDefault(t *testing.T) {
+	disk := Disk{ID: "d", Path: "mem:?size=1M", Socket: t.TempDir() + "/s", Domain: "x"}
+	d, err := Open([]Disk{disk}, []Domain{{ID: "x", Scheduler: "none"}}, zap.NewNop())
+	require.NoError(t, err)
+	defer d.Close()
+	require.NoError(t, d.Set("d", "queue_depth", fmt.Sprint(defaultDepth)))
+	require.NoError(t, d.SetScheduler("d", "timeslice"))
+	s, err := d.DomainStats("d")
+	require.NoError(t, err)
+	require.Equal(t, defaultDepth, s.Depth)
+}

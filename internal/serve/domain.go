@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
@@ -100,7 +101,7 @@ type domain struct {
 // choose settles which scheduler runs, and says why.
 func (d *domain) choose(name string) (string, string, error) {
 	if name != "" && name != Auto {
-		return name, "the operator's choice", nil
+		return sched.Canonical(name), "the operator's choice", nil
 	}
 	switch d.spec.Rotational {
 	case "on":
@@ -188,13 +189,17 @@ type Switched struct {
 func (d *domain) switchTo(name string) (met Switched, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if name == "" { // which at the start means auto
+		_, err := sched.New(name, d.loops[0].Config())
+		return met, err
+	}
 	chosen, reason, err := d.choose(name)
 	if err != nil {
 		return met, err
 	}
 	if chosen != "none" && len(d.loops) > 1 {
 		for _, x := range d.devices {
-			if err := x.Gather(); err != nil {
+			if err := x.Gather(patience()); err != nil {
 				return met, err
 			}
 		}
@@ -220,6 +225,22 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	return met, nil
 }
 
+// How long the requests in flight of a queue may take when queues are gathered, and
+// how often one looks.
+const (
+	gatherWait = 5 * time.Second
+	gatherLook = time.Millisecond
+)
+
+// patience waits a moment each time it is asked, and is out after gatherWait.
+func patience() func() bool {
+	began := clock.Start()
+	return func() bool {
+		clock.Sleep(gatherLook)
+		return began.Now() < blk.Instant(gatherWait)
+	}
+}
+
 // scheduler is the present one, and why.
 func (d *domain) scheduler() (name, reason string) {
 	d.mu.Lock()
@@ -235,8 +256,8 @@ func (d *domain) set(key, value string) error {
 		var err error
 		ended := l.Do(func() {
 			err = l.Set(key, value)
-			if depth := l.Depth(); depth != d.depthFor(d.name) {
-				d.spec.QueueDepth = depth // the operator has spoken: a switch keeps it
+			if err == nil && strings.ReplaceAll(key, "_", "-") == "queue-depth" {
+				d.spec.QueueDepth = l.Depth() // the operator has spoken: a switch keeps it
 			}
 		})
 		if ended != nil || err != nil {

@@ -38,18 +38,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// served is what a daemon is told.
+type served struct {
+	Disks   []serve.Disk
+	Domains []serve.Domain
+}
+
 func daemon(spec string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	var disks []serve.Disk
-	if err := json.Unmarshal([]byte(spec), &disks); err != nil {
+	var o served
+	if err := json.Unmarshal([]byte(spec), &o); err != nil {
 		return err
 	}
 	log, err := zap.NewDevelopment()
 	if err != nil {
 		return err
 	}
-	d, err := serve.Open(disks, nil, log)
+	d, err := serve.Open(o.Disks, o.Domains, log)
 	if err != nil {
 		return err
 	}
@@ -64,7 +70,11 @@ type server struct {
 
 // startServer starts a daemon and waits until its sockets are there.
 func startServer(t *testing.T, disks ...serve.Disk) *server {
-	spec, err := json.Marshal(disks)
+	return startDomains(t, disks)
+}
+
+func startDomains(t *testing.T, disks []serve.Disk, domains ...serve.Domain) *server {
+	spec, err := json.Marshal(served{disks, domains})
 	require.NoError(t, err)
 	s := &server{t: t, cmd: exec.Command(os.Args[0])}
 	s.cmd.Env = append(os.Environ(), asServer+"="+string(spec))
