@@ -279,20 +279,16 @@ func (l *Loop) complete(now blk.Instant, d *disk, head *blk.Request) {
 	}
 }
 
-// takeApart has the parts of a failed group tried alone, in their order: the last
-// goes back first, since each goes to the front. Those of a queue that is being
-// stopped do not wait for a scheduler.
+// takeApart has the parts of a failed group tried alone, in their order: a scheduler
+// serves what was returned in the order in which it came back. Those of a queue that
+// is being stopped do not wait for a scheduler.
 func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
 	head.Move(blk.StateDone, blk.StateQueued)
-	var last *blk.Request
 	for r := head; r != nil; {
-		r.Merged, last, r = last, r, r.Merged
-	}
-	for r := last; r != nil; {
 		next := r.Merged
 		r.Merged = nil
 		if r.Slot.(*slot).queue.stopping != nil {
-			d.direct.PushFront(r)
+			d.direct.PushBack(r)
 		} else {
 			l.sched.Requeue(now, r)
 		}
