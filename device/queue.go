@@ -306,7 +306,7 @@ func (l *Loop) stopped(q *queue) {
 	}
 	q.base = q.ring.Base()
 	q.ring, q.slots, q.free, q.segs = nil, nil, nil, 0
-	q.hot, q.dirty = false, false
+	q.hot, q.dirty, q.waits = false, false, false // what waits in the ring waits for its next start
 	q.pinned.retire()
 	q.pinned = nil
 	if q.record != nil {
