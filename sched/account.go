@@ -55,3 +55,16 @@ type MergeStats struct {
 	Refused [ReasonCount]uint64
 	Sectors uint64 // of the absorbed requests
 }
+
+// Add sums b into m.
+func (m *MergeStats) Add(b *MergeStats) {
+	for place := range m.Merged {
+		for who, n := range b.Merged[place] {
+			m.Merged[place][who] += n
+		}
+	}
+	for why, n := range b.Refused {
+		m.Refused[why] += n
+	}
+	m.Sectors += b.Sectors
+}

@@ -84,8 +84,9 @@ type Counters struct {
 	LongestWait blk.Instant // from Insert to Dispatch, ns
 }
 
-// Config is what the schedulers of a domain have in common. It belongs to the
-// domain and outlives a switch; its loop changes it in place.
+// Config is what the schedulers that one loop has had have in common: it outlives a
+// switch. It is the loop's, as they are: it changes it in place, and no other loop
+// touches it.
 type Config struct {
 	MaxSectors  blk.Sector // of a merged group (max_sectors_kb); 0: no limit
 	MaxSegments int        // memory segments of a merged group; 0: no limit

@@ -101,8 +101,8 @@ func (d *Daemon) Tunables(disk string) (list []sched.Info, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l := s.domain.loops[0] // all loops of a domain are set alike
-	err = l.Do(func() { list = l.Tunables(&s.domain.config) })
+	l, c := s.domain.loops[0], s.domain.configs[0] // all loops of a domain are set alike
+	err = l.Do(func() { list = l.Tunables(c) })
 	return list, err
 }
 

@@ -21,7 +21,7 @@ type Domain struct {
 	ID         string
 	Scheduler  string // default: auto
 	Workers    int    // loops, with the scheduler none; default 1
-	QueueDepth int    // requests on the disks at a time; default 256, with timeslice 2
+	QueueDepth int    // requests on the disks at a time, of each loop; default 256, with timeslice 2
 	Rotational string // on, off; default: ask the system
 	Knobs      []Knob // in the order given
 }
@@ -82,12 +82,12 @@ func ParseDomain(s string) (Domain, error) {
 
 // domain is a running scheduling domain.
 type domain struct {
-	id     string
-	spec   Domain
-	config sched.Config // its loop's, once that runs
-	loops  []*device.Loop
-	images []*image
-	log    *zap.Logger
+	id      string
+	spec    Domain
+	loops   []*device.Loop
+	configs []*sched.Config // by loop, and each its loop's
+	images  []*image
+	log     *zap.Logger
 
 	mu      sync.Mutex // one switch at a time
 	shared  bool       // found by the physical disk: others on it join
@@ -123,7 +123,6 @@ func (d *domain) choose(name string) (string, string, error) {
 
 // start makes the scheduler and the loops, and attaches the images to each.
 func (d *domain) start(engine device.Engine) (err error) {
-	d.config.MaxSectors, d.config.MaxSegments = maxSectors, maxSegments
 	if d.name, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
 		return err
 	}
@@ -132,20 +131,21 @@ func (d *domain) start(engine device.Engine) (err error) {
 		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
 	}
 	for range workers {
-		s, err := sched.New(d.name, &d.config)
+		c := &sched.Config{MaxSectors: maxSectors, MaxSegments: maxSegments}
+		s, err := sched.New(d.name, c)
 		if err != nil {
 			return err
 		}
 		l := device.NewLoop(s, depth)
 		for _, k := range d.spec.Knobs {
-			if err := l.Set(&d.config, k.Key, k.Value); err != nil {
+			if err := l.Set(c, k.Key, k.Value); err != nil {
 				return err
 			}
 		}
 		if err := l.Start(engine, clock.Start().Now, d.log, func(h backend.Host) error { return d.attach(l, h) }); err != nil {
 			return err
 		}
-		d.loops = append(d.loops, l)
+		d.loops, d.configs = append(d.loops, l), append(d.configs, c)
 	}
 	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", d.name), zap.String("because", d.reason),
 		zap.Int("workers", workers), zap.Int("queue-depth", depth))
@@ -195,18 +195,19 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	if len(d.loops) > 1 && chosen != "none" {
 		return met, fmt.Errorf("domain %s runs on %d loops, and %s needs one where all requests meet; start it with workers=1", d.id, len(d.loops), chosen)
 	}
-	for _, l := range d.loops {
-		s, err := sched.New(chosen, &d.config)
+	for i, l := range d.loops {
+		s, err := sched.New(chosen, d.configs[i])
 		if err != nil {
 			return met, err
 		}
-		err = l.Do(func() {
+		var deep error
+		ended := l.Do(func() {
 			queued, onDisk := l.Switch(s)
 			met.Queued, met.OnDisk = met.Queued+queued, met.OnDisk+onDisk
-			err = l.SetDepth(d.depthFor(chosen))
+			deep = l.SetDepth(d.depthFor(chosen))
 		})
-		if err != nil {
-			return met, err
+		if ended != nil || deep != nil {
+			return met, errors.Join(ended, deep)
 		}
 	}
 	d.name, d.reason = chosen, reason
@@ -226,10 +227,10 @@ func (d *domain) scheduler() (name, reason string) {
 func (d *domain) set(key, value string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.loops {
+	for i, l := range d.loops {
 		var err error
 		ended := l.Do(func() {
-			err = l.Set(&d.config, key, value)
+			err = l.Set(d.configs[i], key, value)
 			if depth := l.Depth(); depth != d.depthFor(d.name) {
 				d.spec.QueueDepth = depth // the operator has spoken: a switch keeps it
 			}
@@ -245,7 +246,7 @@ func (d *domain) set(key, value string) error {
 func (d *domain) stats() (sum device.DomainStats) {
 	for i, l := range d.loops {
 		var s device.DomainStats
-		_ = l.Do(func() { s = l.Stats(&d.config) }) // an ended loop has nothing to add
+		_ = l.Do(func() { s = l.Stats(d.configs[i]) }) // an ended loop has nothing to add
 		if i == 0 {
 			sum = s
 			continue
@@ -254,6 +255,7 @@ func (d *domain) stats() (sum device.DomainStats) {
 		sum.IOTime = max(sum.IOTime, s.IOTime)
 		sum.Queued += s.Queued
 		sum.Depth += s.Depth
+		sum.Merges.Add(&s.Merges)
 	}
 	sum.Scheduler, _ = d.scheduler()
 	return sum
