@@ -9,6 +9,7 @@ package sched
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/elevisor/elevisor/blk"
@@ -97,16 +98,32 @@ type Config struct {
 // Names are the schedulers that New knows.
 var Names = []string{"none", "deadline", "timeslice"}
 
-// New makes the scheduler called name, or one of its aliases in the kernel's words,
-// for the domain that c belongs to.
+// Resolve is which of Names is meant by name: itself, or another word of the
+// kernel's for the same.
+func Resolve(name string) (string, error) {
+	switch {
+	case name == "noop":
+		return "none", nil
+	case name == "mq-deadline":
+		return "deadline", nil
+	case slices.Contains(Names, name):
+		return name, nil
+	}
+	return "", fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
+}
+
+// New makes the scheduler called name, as Resolve takes it, for the loop that c
+// belongs to.
 func New(name string, c *Config) (Scheduler, error) {
+	name, err := Resolve(name)
+	if err != nil {
+		return nil, err
+	}
 	switch name {
-	case "none", "noop":
-		return &None{cfg: c}, nil
-	case "deadline", "mq-deadline":
+	case "deadline":
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil
 	}
-	return nil, fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
+	return &None{cfg: c}, nil
 }

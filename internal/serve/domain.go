@@ -100,7 +100,8 @@ type domain struct {
 // choose settles which scheduler runs, and says why.
 func (d *domain) choose(name string) (string, string, error) {
 	if name != "" && name != Auto {
-		return name, "the operator's choice", nil
+		name, err := sched.Resolve(name)
+		return name, "the operator's choice", err
 	}
 	switch d.spec.Rotational {
 	case "on":
