@@ -320,7 +320,7 @@ func TestTimeslice_refusedChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newTimeslice(&Config{})
 		before := s.Tunables()
-		name := rapid.SampledFrom(names(s)).Draw(t, "knob")
+		name := rapid.SampledFrom(s.knobs.names()).Draw(t, "knob")
 		value := rapid.StringMatching(`-?[0-9]{0,12}[a-z]{0,2}`).Draw(t, "value")
 		if err := s.Set(name, value); err != nil {
 			require.ErrorContains(t, err, name)
