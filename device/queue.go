@@ -179,15 +179,15 @@ func (q *queue) vanished() {
 	}
 }
 
-// count counts a finished request. A group counts once, at its head's queue, with
-// the head's own times.
-func (q *queue) count(r *blk.Request, now blk.Instant, absorbed bool) {
+// count counts a finished request. A group counts once, at its head's queue, from
+// the arrival of its oldest request.
+func (q *queue) count(r *blk.Request, now, since blk.Instant, absorbed bool) {
 	o := &q.stats.Op[r.Op]
 	if absorbed {
 		o.Merges++
 	} else {
 		o.IOs++
-		o.Time += uint64(now - r.Arrive)
+		o.Time += uint64(now - since)
 	}
 	record(q.latency[Queued], r.Issue-r.Arrive)
 	record(q.latency[InDisk], now-r.Issue)

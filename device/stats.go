@@ -12,7 +12,7 @@ type OpStats struct {
 	IOs     uint64 // completed, after merging: a merged group counts once, at its first request's queue
 	Merges  uint64 // guest requests that were absorbed by a group
 	Sectors uint64 // moved by requests that were OK
-	Time    uint64 // ns from arrival to completion, summed over IOs
+	Time    uint64 // ns from the arrival of the oldest request to completion, summed over IOs
 	Errors  uint64 // guest requests with a status other than OK
 }
 
