@@ -19,11 +19,10 @@ func (d *Daemon) List() (list []ctl.Disk) {
 	defer d.mu.Unlock()
 	for _, s := range d.disks {
 		info := s.image.Info()
-		name, reason := s.domain.scheduler()
 		list = append(list, ctl.Disk{
 			ID: s.spec.ID, Path: s.spec.Path, Socket: s.spec.Socket, Bytes: s.device.Capacity().Bytes(),
 			ReadOnly: s.device.ReadOnly(), NumQueues: s.device.Count(), Engine: info.Engine,
-			Domain: s.domain.id, Scheduler: name, Reason: reason, Connected: s.server.Connected(),
+			Domain: s.domain.id, Scheduler: s.domain.name, Reason: s.domain.reason, Connected: s.server.Connected(),
 		})
 	}
 	return list
@@ -54,8 +53,7 @@ func (d *Daemon) Scheduler(disk string) (ctl.Scheduler, error) {
 	if err != nil {
 		return ctl.Scheduler{}, err
 	}
-	name, reason := s.domain.scheduler()
-	x := ctl.Scheduler{Domain: s.domain.id, Active: name, Available: sched.Names, Reason: reason}
+	x := ctl.Scheduler{Domain: s.domain.id, Active: s.domain.name, Available: sched.Names, Reason: s.domain.reason}
 	for _, other := range d.disks {
 		if other.domain == s.domain {
 			x.Disks = append(x.Disks, other.spec.ID)

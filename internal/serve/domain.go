@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
@@ -80,7 +79,7 @@ func ParseDomain(s string) (Domain, error) {
 	return d, err
 }
 
-// domain is a running scheduling domain.
+// domain is a running scheduling domain. Its daemon's lock guards it.
 type domain struct {
 	id      string
 	spec    Domain
@@ -89,8 +88,7 @@ type domain struct {
 	images  []*image
 	log     *zap.Logger
 
-	mu      sync.Mutex // one switch at a time
-	shared  bool       // found by the physical disk: others on it join
+	shared  bool // found by the physical disk: others on it join
 	devices uint16
 
 	name   string // of the present scheduler
@@ -187,8 +185,6 @@ type Switched struct {
 
 // switchTo replaces the scheduler; on an error the old one goes on.
 func (d *domain) switchTo(name string) (met Switched, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	chosen, reason, err := d.choose(name)
 	if err != nil {
 		return met, err
@@ -217,17 +213,8 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	return met, nil
 }
 
-// scheduler is the present one, and why.
-func (d *domain) scheduler() (name, reason string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.name, d.reason
-}
-
 // set changes a knob, in every loop or, with an error, in none: the first refuses.
 func (d *domain) set(key, value string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for i, l := range d.loops {
 		var err error
 		ended := l.Do(func() {
@@ -258,7 +245,7 @@ func (d *domain) stats() (sum device.DomainStats) {
 		sum.Depth += s.Depth
 		sum.Merges.Add(&s.Merges)
 	}
-	sum.Scheduler, _ = d.scheduler()
+	sum.Scheduler = d.name
 	return sum
 }
 
