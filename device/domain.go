@@ -1,10 +1,10 @@
 package device
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/sched"
@@ -45,7 +45,8 @@ func (l *Loop) SetDepth(n int) error {
 	return nil
 }
 
-// Set changes a knob of the domain or of its scheduler.
+// Set changes a knob of the domain or of its scheduler; hyphens and underscores in
+// key are the same.
 func (l *Loop) Set(c *sched.Config, key, value string) error {
 	number := func(lo, hi int, set func(n int)) error {
 		n, err := strconv.Atoi(value)
@@ -55,36 +56,24 @@ func (l *Loop) Set(c *sched.Config, key, value string) error {
 		set(n)
 		return nil
 	}
-	switch key {
-	case "queue-depth", "queue_depth":
-		n, err := strconv.Atoi(value)
-		if err != nil {
-			return fmt.Errorf("queue-depth=%q is not a number from 1 to %d", value, l.depthMax)
-		}
-		return l.SetDepth(n)
+	switch strings.ReplaceAll(key, "-", "_") {
+	case "queue_depth":
+		return number(1, l.depthMax, func(n int) { l.depth = n })
 	case "nomerges":
 		return number(0, 2, func(n int) { c.NoMerges = n })
-	case "max-sectors-kb", "max_sectors_kb":
+	case "max_sectors_kb":
 		return number(4, 1<<20, func(n int) { c.MaxSectors = blk.Sector(2 * n) })
 	}
-	t, ok := l.sched.(sched.Tunable)
-	if !ok {
-		return errors.New("this scheduler has no knobs")
-	}
-	return t.Set(key, value)
+	return l.sched.Set(key, value)
 }
 
 // Tunables lists what Set takes: the domain's own knobs and then its scheduler's.
 func (l *Loop) Tunables(c *sched.Config) []sched.Info {
-	list := []sched.Info{
+	return append([]sched.Info{
 		{Name: "queue-depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
 		{Name: "nomerges", Value: strconv.Itoa(c.NoMerges), Valid: "0 to 2"},
 		{Name: "max_sectors_kb", Value: strconv.Itoa(int(c.MaxSectors / 2)), Valid: "4 to 1048576", Unit: "KiB"},
-	}
-	if t, ok := l.sched.(sched.Tunable); ok {
-		list = append(list, t.Tunables()...)
-	}
-	return list
+	}, l.sched.Tunables()...)
 }
 
 // Stats copies the domain's statistics.
@@ -95,9 +84,7 @@ func (l *Loop) Stats(c *sched.Config) (s DomainStats) {
 	}
 	s.IOTime = uint64(l.meter.total(l.now))
 	s.Queued, s.Depth, s.Merges = l.sched.Len(), l.depth, c.Merges
-	if t, ok := l.sched.(sched.Tunable); ok {
-		t.Counters(&s.Counters)
-	}
+	l.sched.Counters(&s.Counters)
 	return s
 }
 

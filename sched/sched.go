@@ -50,9 +50,11 @@ type Scheduler interface {
 	Len() int
 	// Describe prints the state, for people and for transcripts.
 	Describe(w io.Writer)
+
+	Tunable
 }
 
-// Tunable is what every scheduler implements beside Scheduler: its knobs, by the
+// Tunable is the part of a Scheduler that is for operators: its knobs, by the
 // kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), and its counts.
 type Tunable interface {
 	// Set changes a knob; hyphens and underscores in key are the same. An error

@@ -118,16 +118,16 @@ func (x *script) ask(t *testing.T, d *datadriven.TestData) string {
 	var out bytes.Buffer
 	switch d.Cmd {
 	case "set":
-		if err := x.s.(Tunable).Set(d.CmdArgs[0].String(), d.CmdArgs[1].String()); err != nil {
+		if err := x.s.Set(d.CmdArgs[0].String(), d.CmdArgs[1].String()); err != nil {
 			return err.Error()
 		}
 	case "tunables":
-		for _, i := range x.s.(Tunable).Tunables() {
+		for _, i := range x.s.Tunables() {
 			fmt.Fprintf(&out, "%s = %s %s (%s)\n", i.Name, i.Value, i.Unit, i.Valid)
 		}
 	case "counters":
 		var c Counters
-		x.s.(Tunable).Counters(&c)
+		x.s.Counters(&c)
 		printNonZero(&out, c)
 	case "merges":
 		x.printMerges(&out)
