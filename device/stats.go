@@ -54,9 +54,11 @@ const (
 // Histogram counts latencies in nanoseconds.
 type Histogram = hdrhistogram.Histogram
 
+func newHistogram() *Histogram { return hdrhistogram.New(histMin, histMax, histDigits) }
+
 func newHistograms() (h [StageCount]*Histogram) {
 	for i := range h {
-		h[i] = hdrhistogram.New(histMin, histMax, histDigits)
+		h[i] = newHistogram()
 	}
 	return h
 }
@@ -119,7 +121,7 @@ func (s *Stats) Add(b *Stats) {
 	}
 	for i := range s.Latency {
 		if s.Latency[i] == nil {
-			s.Latency[i] = newHistograms()[i]
+			s.Latency[i] = newHistogram()
 		}
 		if b.Latency[i] != nil {
 			s.Latency[i].Merge(b.Latency[i])
