@@ -219,8 +219,8 @@ func (d *domain) set(key, value string) error {
 		var err error
 		ended := l.Do(func() {
 			err = l.Set(d.configs[i], key, value)
-			if depth := l.Depth(); depth != d.depthFor(d.name) {
-				d.spec.QueueDepth = depth // the operator has spoken: a switch keeps it
+			if err == nil && strings.ReplaceAll(key, "-", "_") == "queue_depth" {
+				d.spec.QueueDepth = l.Depth() // the operator has spoken: a switch keeps it
 			}
 		})
 		if ended != nil || err != nil {
