@@ -48,14 +48,13 @@ type Scheduler interface {
 	Wake() blk.Instant
 	// Len is the number of guest requests queued, not yet dispatched.
 	Len() int
-	// Describe prints the state, for people and for transcripts.
-	Describe(w io.Writer)
 
 	Tunable
 }
 
 // Tunable is the part of a Scheduler that is for operators: its knobs, by the
-// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), and its counts.
+// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), its counts and its
+// state.
 type Tunable interface {
 	// Set changes a knob; hyphens and underscores in key are the same. An error
 	// names the value and the valid range, and nothing has changed.
@@ -64,6 +63,8 @@ type Tunable interface {
 	Tunables() []Info
 	// Counters adds what the scheduler has counted to c.
 	Counters(c *Counters)
+	// Describe prints the state, for people and for transcripts.
+	Describe(w io.Writer)
 }
 
 // Info describes one knob.
