@@ -3,6 +3,9 @@ package device
 import (
 	"cmp"
 	"fmt"
+	"sync"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
@@ -56,6 +59,10 @@ type Device struct {
 	queues   []*queue
 	lanes    []meter // by loop: when it had requests of this device
 
+	reading sync.Mutex   // one reader of statistics at a time; no loop ever takes it
+	latency []Histograms // by queue: all that the loops have given up
+	spare   []Histograms // by queue: empty, for the next swap
+
 	memory   *shm.Memory
 	inflight *shm.Mapping
 	records  int // queues that inflight has records for
@@ -74,7 +81,7 @@ func New(o Options) (*Device, error) {
 		at := i % len(d.lanes)
 		q := &queue{
 			lane:    &d.lanes[at],
-			latency: newHistograms(),
+			latency: NewHistograms(),
 			source:  blk.Source{Device: d.o.Index, Queue: uint16(i)},
 			disk:    d.o.Disk,
 			prio:    d.o.Prio,
@@ -85,6 +92,7 @@ func New(o Options) (*Device, error) {
 			return nil, fmt.Errorf("disk %s: %w", d.o.ID, err)
 		}
 		d.queues = append(d.queues, q)
+		d.latency, d.spare = append(d.latency, NewHistograms()), append(d.spare, NewHistograms())
 	}
 	return d, nil
 }
@@ -348,15 +356,24 @@ func (d *Device) Stop(i int, done func(base uint32)) {
 
 // Stats copies the statistics of the device and of each of its queues. A device
 // whose queues are spread over several loops was busy at least as long as each of
-// them; which is what IOTime then says.
+// them; which is what IOTime then says. Any goroutine. The loops only give their
+// histograms up; summing them is done here.
 func (d *Device) Stats() (sum Stats, queues []Stats) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
 	queues = make([]Stats, len(d.queues))
 	_ = d.each(func(q *queue) { // an ended loop has nothing to add
-		now := q.on().now
-		queues[q.source.Queue] = q.snapshot(now)
+		i, now := q.source.Queue, q.on().now
+		queues[i] = q.snapshot(now)
+		d.spare[i] = q.swapLatencies(d.spare[i])
 		sum.IOTime = max(sum.IOTime, uint64(q.lane.total(now)))
 	})
 	for i := range queues {
+		for stage, h := range d.spare[i] {
+			d.latency[i][stage].Merge(h)
+			h.Reset()
+			queues[i].Latency[stage] = hdrhistogram.Import(d.latency[i][stage].Export())
+		}
 		sum.Add(&queues[i])
 	}
 	return sum, queues

@@ -1,10 +1,10 @@
 package device
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/sched"
@@ -48,7 +48,8 @@ func (l *Loop) SetDepth(n int) error {
 	return nil
 }
 
-// Set changes a knob of the domain or of its scheduler.
+// Set changes a knob of the domain or of its scheduler; hyphens and underscores in
+// key are the same.
 func (l *Loop) Set(key, value string) error {
 	c := l.config
 	number := func(lo, hi int, set func(n int)) error {
@@ -59,40 +60,28 @@ func (l *Loop) Set(key, value string) error {
 		set(n)
 		return nil
 	}
-	switch key {
-	case "queue-depth", "queue_depth":
-		n, err := strconv.Atoi(value)
-		if err != nil {
-			return fmt.Errorf("queue-depth=%q is not a number from 1 to %d", value, l.depthMax)
-		}
-		return l.SetDepth(n)
+	switch strings.ReplaceAll(key, "-", "_") {
+	case "queue_depth":
+		return number(1, l.depthMax, func(n int) { l.depth = n })
 	case "nomerges":
 		return number(0, 2, func(n int) { c.NoMerges = n })
-	case "max-sectors-kb", "max_sectors_kb":
+	case "max_sectors_kb":
 		return number(4, 1<<20, func(n int) { c.MaxSectors = blk.Sector(2 * n) })
 	}
-	t, ok := l.sched.(sched.Tunable)
-	if !ok {
-		return errors.New("this scheduler has no knobs")
-	}
-	return t.Set(key, value)
+	return l.sched.Set(key, value)
 }
 
 // Tunables lists what Set takes: the domain's own knobs and then its scheduler's.
 func (l *Loop) Tunables() []sched.Info {
 	c := l.config
-	list := []sched.Info{
+	return append([]sched.Info{
 		{Name: "queue-depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
 		{Name: "nomerges", Value: strconv.Itoa(c.NoMerges), Valid: "0 to 2"},
 		{Name: "max_sectors_kb", Value: strconv.Itoa(int(c.MaxSectors / 2)), Valid: "4 to 1048576", Unit: "KiB"},
-	}
-	if t, ok := l.sched.(sched.Tunable); ok {
-		list = append(list, t.Tunables()...)
-	}
-	return list
+	}, l.sched.Tunables()...)
 }
 
-// Stats copies the domain's statistics.
+// Stats copies the domain's statistics, all but the latencies, which its devices have.
 func (l *Loop) Stats() (s DomainStats) {
 	for _, q := range l.queues {
 		one := q.snapshot(l.now)
@@ -100,9 +89,7 @@ func (l *Loop) Stats() (s DomainStats) {
 	}
 	s.IOTime = uint64(l.meter.total(l.now))
 	s.Queued, s.Depth, s.Merges = l.sched.Len(), l.depth, l.config.Merges
-	if t, ok := l.sched.(sched.Tunable); ok {
-		t.Counters(&s.Counters)
-	}
+	l.sched.Counters(&s.Counters)
 	return s
 }
 

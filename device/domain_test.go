@@ -56,6 +56,32 @@ func TestStats_sysfs(t *testing.T) {
 	require.EqualValues(t, 7*ms, d.IOTime)
 }
 
+// A group's time begins with its oldest request, also where a younger one leads it.
+func TestStats_timeOfAGroup(t *testing.T) {
+	s, err := sched.New("deadline", &sched.Config{})
+	require.NoError(t, err)
+	r := newRig(t, s, nil)
+	const ms = 1_000_000
+	require.NoError(t, r.loop.SetDepth(1))
+	r.disk.hold = true
+	r.start()
+	for i, sector := range []uint64{100, 8, 0} { // the last is put in front
+		r.now = blk.Instant(10*i) * ms
+		r.request(blk.TypeOut, sector, 8)
+		r.kick()
+		r.step()
+	}
+	for _, r.now = range []blk.Instant{30 * ms, 45 * ms} {
+		r.disk.complete(0)
+		r.step()
+	}
+	r.reap(3)
+	one := r.stats().Op[blk.OpWrite]
+	require.EqualValues(t, 2, one.IOs)
+	require.EqualValues(t, 1, one.Merges)
+	require.EqualValues(t, (30-0)*ms+(45-10)*ms, one.Time)
+}
+
 // A switch moves what is queued, and what is on the disk completes at the
 // scheduler that gave it up.
 func TestSwitch(t *testing.T) {

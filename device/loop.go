@@ -272,6 +272,7 @@ func (l *Loop) complete(now blk.Instant, d *disk, head *blk.Request) {
 		l.takeApart(now, d, head)
 		return
 	}
+	since := oldest(head)
 	for r := head; r != nil; {
 		next := r.Merged
 		r.Merged, r.Issue = nil, head.Issue
@@ -279,13 +280,24 @@ func (l *Loop) complete(now blk.Instant, d *disk, head *blk.Request) {
 			r.Status, r.Errno = head.Status, head.Errno
 			r.Move(blk.StateQueued, blk.StateDone)
 		}
-		l.finish(now, r, r != head)
+		l.finish(now, r, since, r != head)
 		r = next
 	}
 }
 
-// takeApart has the parts of a failed group tried alone, in their order. Those of a
-// queue that is being stopped do not wait for a scheduler.
+// oldest is when the first request of a group came: from then on the kernel counts
+// a merged request's time (start_time_ns, block/blk-merge.c).
+func oldest(head *blk.Request) blk.Instant {
+	at := head.Arrive
+	for r := head.Merged; r != nil; r = r.Merged {
+		at = min(at, r.Arrive)
+	}
+	return at
+}
+
+// takeApart has the parts of a failed group tried alone, in their order: a scheduler
+// serves what was returned in the order in which it came back. Those of a queue that
+// is being stopped do not wait for a scheduler.
 func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
 	head.Move(blk.StateDone, blk.StateQueued)
 	var last *blk.Request // that went to the front of direct
@@ -302,11 +314,12 @@ func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
 	}
 }
 
-// finish writes the status byte and returns the chain; the slot is free again.
-func (l *Loop) finish(now blk.Instant, r *blk.Request, absorbed bool) {
+// finish writes the status byte and returns the chain; the slot is free again. since
+// is when r's group began.
+func (l *Loop) finish(now blk.Instant, r *blk.Request, since blk.Instant, absorbed bool) {
 	s := r.Slot.(*slot)
 	q := s.queue
-	q.count(r, now, absorbed)
+	q.count(r, now, since, absorbed)
 	q.meter.leave(now)
 	q.lane.leave(now)
 	l.meter.leave(now)

@@ -393,8 +393,8 @@ func TestLoop_SL005(t *testing.T) {
 	}
 }
 
-// A group that fails is tried part by part: only the request with the bad sector
-// fails.
+// A group that fails is tried part by part, in the order of sectors: only the request
+// with the bad sector fails.
 func TestLoop_failedGroupIsTakenApart(t *testing.T) {
 	j := &joiner{}
 	r := newRig(t, j, nil)
@@ -405,7 +405,18 @@ func TestLoop_failedGroupIsTakenApart(t *testing.T) {
 		_, s := r.request(blk.TypeIn, uint64(10+i), 1)
 		statuses = append(statuses, s)
 	}
+	r.disk.hold = true
 	r.kick()
+	r.step()
+	require.Len(t, r.disk.issued, 1)
+	r.disk.complete(0)
+	r.step()
+	for i, part := range r.disk.issued {
+		require.EqualValues(t, 10+i, part.Sector)
+	}
+	for len(r.disk.issued) > 0 {
+		r.disk.complete(0)
+	}
 	r.step()
 	r.reap(4)
 	for i, s := range statuses {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/internal/shm"
@@ -62,8 +61,8 @@ type queue struct {
 	meter      meter
 	lane       *meter // of all queues of this device on this loop
 	inDisk     int
-	latency    [StageCount]*Histogram
-	waits      bool // the ring was left with requests in it, for want of room
+	latency    Histograms // since they were last given up
+	waits      bool       // the ring was left with requests in it, for want of room
 	waitsSince blk.Instant
 }
 
@@ -185,15 +184,15 @@ func (q *queue) vanished() {
 	}
 }
 
-// count counts a finished request. A group counts once, at its head's queue, with
-// the head's own times.
-func (q *queue) count(r *blk.Request, now blk.Instant, absorbed bool) {
+// count counts a finished request. A group counts once, at its head's queue, from
+// the arrival of its oldest request.
+func (q *queue) count(r *blk.Request, now, since blk.Instant, absorbed bool) {
 	o := &q.stats.Op[r.Op]
 	if absorbed {
 		o.Merges++
 	} else {
 		o.IOs++
-		o.Time += uint64(now - r.Arrive)
+		o.Time += uint64(now - since)
 	}
 	record(q.latency[Queued], r.Issue-r.Arrive)
 	record(q.latency[InDisk], now-r.Issue)
@@ -204,14 +203,19 @@ func (q *queue) count(r *blk.Request, now blk.Instant, absorbed bool) {
 	o.Sectors += uint64(r.Sectors)
 }
 
-// snapshot copies what q has counted.
+// snapshot copies what q has counted, all but the latencies.
 func (q *queue) snapshot(now blk.Instant) Stats {
 	s := q.stats
 	s.InFlight, s.Held, s.IOTime = q.inDisk, q.meter.held, uint64(q.meter.total(now))
-	for i, h := range q.latency {
-		s.Latency[i] = hdrhistogram.Import(h.Export())
-	}
 	return s
+}
+
+// swapLatencies gives up the histograms filled since the last swap and goes on with
+// empty ones. Copying them would take longer than many requests.
+func (q *queue) swapLatencies(empty Histograms) Histograms {
+	full := q.latency
+	q.latency = empty
+	return full
 }
 
 // start runs on q's loop. p.Kick is q's from here on, also on an error.
@@ -314,7 +318,7 @@ func (l *Loop) stopped(q *queue) {
 	}
 	q.base = q.ring.Base()
 	q.ring, q.slots, q.free, q.segs = nil, nil, nil, 0
-	q.hot, q.dirty = false, false
+	q.hot, q.dirty, q.waits = false, false, false // what waits in the ring waits for its next start
 	q.pinned.retire()
 	q.pinned = nil
 	if q.record != nil {

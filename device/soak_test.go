@@ -128,13 +128,12 @@ const (
 )
 
 type soakReq struct {
-	head          uint16
-	op            uint32
-	ranges        []blk.Range // in the window
-	want          []byte
-	data          [][]byte
-	status        []byte
-	zero, invalid bool
+	head   uint16
+	op     uint32
+	ranges []blk.Range // in the window
+	want   []byte
+	data   [][]byte
+	status []byte
 }
 
 type soakDriver struct {

@@ -12,7 +12,7 @@ type OpStats struct {
 	IOs     uint64 // completed, after merging: a merged group counts once, at its first request's queue
 	Merges  uint64 // guest requests that were absorbed by a group
 	Sectors uint64 // moved by requests that were OK
-	Time    uint64 // ns from arrival to completion, summed over IOs
+	Time    uint64 // ns from the arrival of the oldest request to completion, summed over IOs
 	Errors  uint64 // guest requests with a status other than OK
 }
 
@@ -54,9 +54,15 @@ const (
 // Histogram counts latencies in nanoseconds.
 type Histogram = hdrhistogram.Histogram
 
-func newHistograms() (h [StageCount]*Histogram) {
+func newHistogram() *Histogram { return hdrhistogram.New(histMin, histMax, histDigits) }
+
+// Histograms are one for each stage.
+type Histograms [StageCount]*Histogram
+
+// NewHistograms makes empty ones.
+func NewHistograms() (h Histograms) {
 	for i := range h {
-		h[i] = hdrhistogram.New(histMin, histMax, histDigits)
+		h[i] = newHistogram()
 	}
 	return h
 }
@@ -102,7 +108,7 @@ type Stats struct {
 	Calls    uint64 // notifications sent to drivers
 	Broken   uint64 // times that a ring made no sense
 	Faults   [virtqueue.FaultCount]uint64
-	Latency  [StageCount]*Histogram
+	Latency  Histograms // nil where nobody asked for them
 }
 
 // Add sums b into s, all but IOTime, which of two things together is not a sum.
@@ -117,13 +123,14 @@ func (s *Stats) Add(b *Stats) {
 	for i := range s.Faults {
 		s.Faults[i] += b.Faults[i]
 	}
-	for i := range s.Latency {
+	for i, h := range b.Latency {
+		if h == nil {
+			continue
+		}
 		if s.Latency[i] == nil {
-			s.Latency[i] = newHistograms()[i]
+			s.Latency[i] = newHistogram()
 		}
-		if b.Latency[i] != nil {
-			s.Latency[i].Merge(b.Latency[i])
-		}
+		s.Latency[i].Merge(h)
 	}
 }
 

@@ -49,7 +49,8 @@ const (
 var ReasonNames = [ReasonCount]string{"size", "segments", "op", "started"}
 
 // MergeStats count merges of guest requests: each absorbed request counts once, in
-// the place where it was absorbed; a join counts once more for the pair.
+// the place where it was absorbed; a join counts once more for the pair. What a
+// switch or a drain has taken apart counts again where it is merged again.
 type MergeStats struct {
 	Merged  [PlaceCount][WhoCount]uint64
 	Refused [ReasonCount]uint64

@@ -80,13 +80,13 @@ func newDeadline(c *Config) *Deadline {
 		dir:    write,
 		wake:   blk.Never,
 		knobs: knobs{
-			readExpire:      {"read_expire", "ms", 0, maxInt, 500},
-			writeExpire:     {"write_expire", "ms", 0, maxInt, 5000},
-			writesStarved:   {"writes_starved", "", -maxInt - 1, maxInt, 2},
-			frontMerges:     {"front_merges", "", 0, 1, 1},
-			fifoBatch:       {"fifo_batch", "", 0, maxInt, 16},
-			asyncDepth:      {"async_depth", "", 1, maxInt, 256},
-			prioAgingExpire: {"prio_aging_expire", "ms", 0, maxInt, 10000},
+			readExpire:      {name: "read_expire", unit: "ms", high: maxInt, value: 500},
+			writeExpire:     {name: "write_expire", unit: "ms", high: maxInt, value: 5000},
+			writesStarved:   {name: "writes_starved", low: -maxInt - 1, high: maxInt, value: 2},
+			frontMerges:     {name: "front_merges", high: 1, value: 1},
+			fifoBatch:       {name: "fifo_batch", high: maxInt, value: 16},
+			asyncDepth:      {name: "async_depth", low: 1, high: maxInt, value: 256},
+			prioAgingExpire: {name: "prio_aging_expire", unit: "ms", high: maxInt, value: 10000},
 		},
 	}
 }
@@ -372,7 +372,7 @@ func (d *Deadline) Len() int { return d.n }
 
 // Set implements Tunable.
 func (d *Deadline) Set(key, value string) error {
-	err := d.knobs.set("deadline", key, value)
+	_, err := d.knobs.set("deadline", key, value)
 	d.merger.noFront = d.knobs[frontMerges].value == 0
 	return err
 }

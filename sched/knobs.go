@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,52 +12,85 @@ import (
 // maxInt is the kernel's INT_MAX, up to where its knobs go.
 const maxInt = 1<<31 - 1
 
-// millisecond is an Instant's worth of the unit of most knobs.
-const millisecond blk.Instant = 1e6
+// The units of knobs, as Instants.
+const (
+	microsecond blk.Instant = 1e3
+	millisecond blk.Instant = 1e6
+)
 
-// knob is one number that people may change while the scheduler runs.
+// knob is one number, or one choice among words, that people may change while the
+// scheduler runs.
 type knob struct {
-	name, unit       string
-	low, high, value int64
+	name, unit string
+	base       int // of the digits; 0: by their prefix, as the kernel's kstrtoint
+	low, high  int64
+	words      []string // of a choice; value is the place of one
+	value      int64
 }
 
 // knobs are a scheduler's, in the order in which they are listed.
 type knobs []knob
 
-// set changes the knob called key. Where the kernel would clamp a number to the
-// valid range, it is refused here, so that nobody measures what they did not set.
-func (ks knobs) set(scheduler, key, value string) error {
+// set changes the knob called key and returns its place. Where the kernel would
+// clamp a number to the valid range, it is refused here, so that nobody measures
+// what they did not set.
+func (ks knobs) set(scheduler, key, value string) (place int, err error) {
 	name := strings.ReplaceAll(key, "-", "_")
-	for i := range ks {
-		k := &ks[i]
-		if k.name != name {
-			continue
-		}
-		v, err := strconv.ParseInt(value, 0, 64) // base by prefix, as the kernel's kstrtoint
-		if err != nil || v < k.low || v > k.high || strings.Contains(value, "_") {
-			unit := k.unit
-			if unit != "" {
-				unit = " " + unit
-			}
-			return fmt.Errorf("%s: %s %q is not a whole number from %s%s", scheduler, k.name, value, k.valid(), unit)
-		}
-		k.value = v
-		return nil
+	place = slices.IndexFunc(ks, func(k knob) bool { return k.name == name })
+	if place < 0 {
+		return 0, fmt.Errorf("%s has no knob %q; there are %s", scheduler, key, strings.Join(ks.names(), ", "))
 	}
-	names := make([]string, len(ks))
-	for i := range ks {
-		names[i] = ks[i].name
+	k := &ks[place]
+	v, ok := k.parse(value)
+	if !ok {
+		what := k.valid()
+		if k.words == nil {
+			what = strings.TrimRight("a whole number from "+what+" "+k.unit, " ")
+		}
+		return 0, fmt.Errorf("%s: %s %q is not %s", scheduler, k.name, value, what)
 	}
-	return fmt.Errorf("%s has no knob %q; there are %s", scheduler, key, strings.Join(names, ", "))
+	k.value = v
+	return place, nil
+}
+
+// parse reads a value; false if it is none.
+func (k *knob) parse(value string) (v int64, ok bool) {
+	if k.words != nil {
+		v = int64(slices.Index(k.words, value))
+		return v, v >= 0
+	}
+	v, err := strconv.ParseInt(value, k.base, 64)
+	return v, err == nil && v >= k.low && v <= k.high && !strings.Contains(value, "_")
+}
+
+// text is the value as set would take it.
+func (k *knob) text() string {
+	if k.words != nil {
+		return k.words[k.value]
+	}
+	return strconv.FormatInt(k.value, 10)
+}
+
+func (k *knob) valid() string {
+	if k.words != nil {
+		return strings.Join(k.words, " or ")
+	}
+	return fmt.Sprintf("%d to %d", k.low, k.high)
+}
+
+func (ks knobs) names() []string {
+	out := make([]string, len(ks))
+	for i, k := range ks {
+		out[i] = k.name
+	}
+	return out
 }
 
 // infos lists the knobs.
 func (ks knobs) infos() []Info {
 	out := make([]Info, len(ks))
 	for i, k := range ks {
-		out[i] = Info{Name: k.name, Value: strconv.FormatInt(k.value, 10), Valid: k.valid(), Unit: k.unit}
+		out[i] = Info{Name: k.name, Value: k.text(), Valid: k.valid(), Unit: k.unit}
 	}
 	return out
 }
-
-func (k *knob) valid() string { return fmt.Sprintf("%d to %d", k.low, k.high) }

@@ -30,7 +30,8 @@ const (
 // scheduler has one for all its queues, or one for each.
 //
 // Where it looks, in this order: the hit, that is the group that was queued or
-// grown last (the kernel's last_merge); the index of ends, for a group to follow;
+// grown last (the kernel's plug and last_merge in one: its last_merge stays where it
+// is when a request is only queued); the index of ends, for a group to follow;
 // the index of starts, for a group to precede. Only an exact start is ever asked
 // for, so a hash serves there as well as the kernel's tree does and costs less; and
 // deadline's trees could not serve, being sorted by the place on the physical disk,

@@ -9,6 +9,7 @@ package sched
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/elevisor/elevisor/blk"
@@ -47,12 +48,13 @@ type Scheduler interface {
 	Wake() blk.Instant
 	// Len is the number of guest requests queued, not yet dispatched.
 	Len() int
-	// Describe prints the state, for people and for transcripts.
-	Describe(w io.Writer)
+
+	Tunable
 }
 
-// Tunable is what every scheduler implements beside Scheduler: its knobs, by the
-// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), and its counts.
+// Tunable is the part of a Scheduler that is for operators: its knobs, by the
+// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), its counts and its
+// state.
 type Tunable interface {
 	// Set changes a knob; hyphens and underscores in key are the same. An error
 	// names the value and the valid range, and nothing has changed.
@@ -61,6 +63,8 @@ type Tunable interface {
 	Tunables() []Info
 	// Counters adds what the scheduler has counted to c.
 	Counters(c *Counters)
+	// Describe prints the state, for people and for transcripts.
+	Describe(w io.Writer)
 }
 
 // Info describes one knob.
@@ -96,28 +100,32 @@ type Config struct {
 // Names are the schedulers that New knows.
 var Names = []string{"none", "deadline", "timeslice"}
 
-// Canonical is the one of Names that name, which may be one of the kernel's words for
-// it, stands for; any other name is returned as it is.
-func Canonical(name string) string {
-	switch name {
-	case "noop":
-		return "none"
-	case "mq-deadline":
-		return "deadline"
+// Resolve is which of Names is meant by name: itself, or another word of the
+// kernel's for the same.
+func Resolve(name string) (string, error) {
+	switch {
+	case name == "noop":
+		return "none", nil
+	case name == "mq-deadline":
+		return "deadline", nil
+	case slices.Contains(Names, name):
+		return name, nil
 	}
-	return name
+	return "", fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
 }
 
-// New makes the scheduler called name, or one of its aliases in the kernel's words,
-// for the domain that c belongs to.
+// New makes the scheduler called name, as Resolve takes it, for the loop that c
+// belongs to.
 func New(name string, c *Config) (Scheduler, error) {
-	switch Canonical(name) {
-	case "none":
-		return &None{cfg: c}, nil
+	name, err := Resolve(name)
+	if err != nil {
+		return nil, err
+	}
+	switch name {
 	case "deadline":
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil
 	}
-	return nil, fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
+	return &None{cfg: c}, nil
 }

@@ -32,11 +32,9 @@ type Timeslice struct {
 	known []*key   // devices, by blk.Source.Device
 	rings [sliceByCount]ring
 
-	slice     blk.Instant // 0: as None
-	extendMax int         // slices in a row, the first one included
-	by        sliceBy
-	extend    extendRule
-	empty     emptyRule
+	knobs knobs
+	slice blk.Instant // time_slice_us, as what is queued goes by; 0: as None
+	by    sliceBy     // slice_by, likewise
 
 	// The slice in progress. Without an owner, whoever comes next after place gets it.
 	owner  *key
@@ -51,13 +49,14 @@ type Timeslice struct {
 	counts Counters
 }
 
-// newTimeslice makes a scheduler with the slice that the RFC's author found best.
 func newTimeslice(c *Config) *Timeslice {
-	return &Timeslice{
+	t := &Timeslice{
 		none:  None{cfg: c},
 		merge: merger{cfg: c, within: mergeWithin[byDevice]},
-		slice: 250 * microsecond, extendMax: 3, place: -1,
+		knobs: timesliceKnobs(), place: -1,
 	}
+	t.slice = blk.Instant(t.knobs[timeSlice].value) * microsecond
+	return t
 }
 
 // Insert implements Scheduler.

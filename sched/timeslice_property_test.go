@@ -248,7 +248,7 @@ func TestTimeslice_zeroIsNone(t *testing.T) {
 			require.NoError(t, err)
 			ss[i] = s
 		}
-		require.NoError(t, ss[1].(Tunable).Set("time_slice_us", "0"))
+		require.NoError(t, ss[1].Set("time_slice_us", "0"))
 		var disks [2]blk.Disk
 		var seq uint64
 		var now blk.Instant
@@ -320,7 +320,7 @@ func TestTimeslice_refusedChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newTimeslice(&Config{})
 		before := s.Tunables()
-		name := rapid.SampledFrom(names(s)).Draw(t, "knob")
+		name := rapid.SampledFrom(s.knobs.names()).Draw(t, "knob")
 		value := rapid.StringMatching(`-?[0-9]{0,12}[a-z]{0,2}`).Draw(t, "value")
 		if err := s.Set(name, value); err != nil {
 			require.ErrorContains(t, err, name)

@@ -1,18 +1,11 @@
 package sched
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/elevisor/elevisor/blk"
 )
-
-// microsecond is the unit of time_slice_us.
-const microsecond blk.Instant = 1000
 
 // The bounds of the numbers. The RFC's field is an unsigned int; it silently took
 // what was left of a larger value, which is refused here.
@@ -57,42 +50,43 @@ var (
 	emptyNames   = []string{emptyInflight: "inflight", emptyImmediate: "immediate"}
 )
 
+// The knobs, by place.
+const (
+	timeSlice = iota
+	extendMax
+	sliceOf
+	extendBy
+	emptyBy
+)
+
+// timesliceKnobs begin with the slice that the RFC's author found best. Numbers are
+// decimal, as for the RFC's store.
+func timesliceKnobs() knobs {
+	return knobs{
+		timeSlice: {name: "time_slice_us", unit: "us", base: 10, high: maxSliceUS, value: 250},
+		extendMax: {name: "slice_extend_max", base: 10, low: 1, high: maxExtendMax, value: 3},
+		sliceOf:   {name: "slice_by", words: sliceByNames},
+		extendBy:  {name: "extend", words: extendNames},
+		emptyBy:   {name: "empty", words: emptyNames},
+	}
+}
+
 // Set implements Tunable. What is queued is taken along when slice_by changes, or
 // time_slice_us to or from 0: as if it had just come, in the order of arrival.
-func (t *Timeslice) Set(name, value string) error {
-	switch strings.ReplaceAll(name, "-", "_") {
-	case "time_slice_us":
-		n, err := number(name, value, 0, maxSliceUS)
-		if err == nil {
-			t.setSlice(blk.Instant(n) * microsecond)
-		}
-		return err
-	case "slice_extend_max":
-		n, err := number(name, value, 1, maxExtendMax)
-		if err == nil {
-			t.extendMax = int(n)
-		}
-		return err
-	case "slice_by":
-		n, err := oneOf(name, value, sliceByNames)
-		if err == nil && sliceBy(n) != t.by {
-			t.move(t.slice, sliceBy(n))
-		}
-		return err
-	case "extend":
-		n, err := oneOf(name, value, extendNames)
-		if err == nil {
-			t.extend = extendRule(n)
-		}
-		return err
-	case "empty":
-		n, err := oneOf(name, value, emptyNames)
-		if err == nil {
-			t.empty = emptyRule(n)
-		}
+func (t *Timeslice) Set(key, value string) error {
+	place, err := t.knobs.set("timeslice", key, value)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("timeslice has no %q; there are %s", name, strings.Join(names(t), ", "))
+	switch v := t.knobs[place].value; place {
+	case timeSlice:
+		t.setSlice(blk.Instant(v) * microsecond)
+	case sliceOf:
+		if by := sliceBy(v); by != t.by {
+			t.move(t.slice, by)
+		}
+	}
+	return nil
 }
 
 // setSlice changes the length of slices, of the one in progress too: it ends where
@@ -128,15 +122,7 @@ func (t *Timeslice) move(slice blk.Instant, by sliceBy) {
 }
 
 // Tunables implements Tunable.
-func (t *Timeslice) Tunables() []Info {
-	return []Info{
-		{"time_slice_us", strconv.FormatInt(int64(t.slice/microsecond), 10), fmt.Sprintf("0 to %d", uint64(maxSliceUS)), "us"},
-		{"slice_extend_max", strconv.Itoa(t.extendMax), fmt.Sprintf("1 to %d", maxExtendMax), ""},
-		{"slice_by", sliceByNames[t.by], strings.Join(sliceByNames, " or "), ""},
-		{"extend", extendNames[t.extend], strings.Join(extendNames, " or "), ""},
-		{"empty", emptyNames[t.empty], strings.Join(emptyNames, " or "), ""},
-	}
-}
+func (t *Timeslice) Tunables() []Info { return t.knobs.infos() }
 
 // Counters implements Tunable.
 func (t *Timeslice) Counters(c *Counters) {
@@ -149,7 +135,7 @@ func (t *Timeslice) Counters(c *Counters) {
 // Describe implements Scheduler.
 func (t *Timeslice) Describe(w io.Writer) {
 	fmt.Fprintf(w, "timeslice: %d us by %s, at most %d, extend %s, empty %s: %d queued\n", t.slice/microsecond,
-		sliceByNames[t.by], t.extendMax, extendNames[t.extend], emptyNames[t.empty], t.Len())
+		t.knobs[sliceOf].text(), t.knobs[extendMax].value, t.knobs[extendBy].text(), t.knobs[emptyBy].text(), t.Len())
 	if t.first.Len() > 0 {
 		fmt.Fprintf(w, "  first: %d\n", t.first.Len())
 	}
@@ -174,33 +160,4 @@ func (k *key) String() string {
 		return fmt.Sprint(k.src.Device)
 	}
 	return fmt.Sprintf("%d/%d", k.src.Device, k.src.Queue)
-}
-
-// names lists the knobs of a scheduler.
-func names(t Tunable) (list []string) {
-	for _, i := range t.Tunables() {
-		list = append(list, i.Name)
-	}
-	return list
-}
-
-// number reads a decimal number as the kernel's store functions do, except that
-// one out of range is refused, not cut off or clamped.
-func number(name, value string, lo, hi uint64) (uint64, error) {
-	n, err := strconv.ParseUint(value, 10, 64)
-	switch {
-	case errors.Is(err, strconv.ErrSyntax):
-		return 0, fmt.Errorf("%s: %q is not a whole number from %d to %d", name, value, lo, hi)
-	case err != nil, n < lo, n > hi:
-		return 0, fmt.Errorf("%s: %s is out of range, which is %d to %d", name, value, lo, hi)
-	}
-	return n, nil
-}
-
-// oneOf finds value among names.
-func oneOf(name, value string, names []string) (int, error) {
-	if i := slices.Index(names, value); i >= 0 {
-		return i, nil
-	}
-	return 0, fmt.Errorf("%s: %q is not one of %s", name, value, strings.Join(names, ", "))
 }

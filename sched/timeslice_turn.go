@@ -27,7 +27,7 @@ func (t *Timeslice) over(now blk.Instant) bool {
 	if !t.wanted() {
 		return false
 	}
-	if t.owner.idle(t.empty) {
+	if t.owner.idle(emptyRule(t.knobs[emptyBy].value)) {
 		if now < t.end {
 			t.counts.EarlyEnds++
 		}
@@ -49,19 +49,20 @@ func (t *Timeslice) renew(now blk.Instant) {
 
 // extended lets the owner go on for another slice where the rule allows it, or for
 // as many as bring the end past now if the disk had no room to ask in time. By rule
-// R the owner must have made use of its slice, must not get more than extendMax in
+// R the owner must have made use of its slice, must not get more than slice_extend_max in
 // all, and nobody else may have waited as long as that.
 func (t *Timeslice) extended(now blk.Instant) bool {
-	switch t.extend {
+	most := blk.Instant(t.knobs[extendMax].value) // slices in a row, the first one included
+	switch extendRule(t.knobs[extendBy].value) {
 	case extendNever:
 		return false
 	case extendRuleR:
-		if t.served == 0 || now-t.ring().oldest(t.owner) >= blk.Instant(t.extendMax)*t.slice {
+		if t.served == 0 || now-t.ring().oldest(t.owner) >= most*t.slice {
 			return false
 		}
 	}
 	n := (now-t.end)/t.slice + 1
-	if n > blk.Instant(t.extendMax-1-t.grown) {
+	if n > most-1-blk.Instant(t.grown) {
 		return false
 	}
 	t.grown += int(n)

@@ -81,7 +81,7 @@ func sample() DiskStat {
 		}
 		s.InFlight, s.Held, s.IOTime, s.Calls, s.Broken = int(next()), int(next()), 1e9*next(), next(), next()
 		s.Faults[1] = next()
-		s.Add(&device.Stats{}) // makes the histograms
+		s.Latency = device.NewHistograms()
 		for i, h := range s.Latency {
 			for k := range int64(1000) {
 				_ = h.RecordValue(int64(i+1) * (k + 1) * 1000)

@@ -19,11 +19,10 @@ func (d *Daemon) List() (list []ctl.Disk) {
 	defer d.mu.Unlock()
 	for _, s := range d.disks {
 		info := s.image.Info()
-		name, reason := s.domain.scheduler()
 		list = append(list, ctl.Disk{
 			ID: s.spec.ID, Path: s.spec.Path, Socket: s.spec.Socket, Bytes: s.device.Capacity().Bytes(),
 			ReadOnly: s.device.ReadOnly(), NumQueues: s.device.Count(), Engine: info.Engine,
-			Domain: s.domain.id, Scheduler: name, Reason: reason, Connected: s.server.Connected(),
+			Domain: s.domain.id, Scheduler: s.domain.name, Reason: s.domain.reason, Connected: s.server.Connected(),
 		})
 	}
 	return list
@@ -33,15 +32,20 @@ func (d *Daemon) List() (list []ctl.Disk) {
 func (d *Daemon) Stat() (list []ctl.DiskStat) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	domains := map[*domain]device.DomainStats{}
+	domains := map[*domain]*device.DomainStats{}
 	for _, s := range d.disks {
-		x, ok := domains[s.domain]
-		if !ok {
-			x = s.domain.stats()
+		x := domains[s.domain]
+		if x == nil {
+			stats := s.domain.stats()
+			x = &stats
 			domains[s.domain] = x
 		}
 		total, queues := s.device.Stats()
-		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues, DomainStats: x})
+		x.Add(&device.Stats{Latency: total.Latency})
+		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues})
+	}
+	for i, s := range d.disks {
+		list[i].DomainStats = *domains[s.domain]
 	}
 	return list
 }
@@ -54,8 +58,7 @@ func (d *Daemon) Scheduler(disk string) (ctl.Scheduler, error) {
 	if err != nil {
 		return ctl.Scheduler{}, err
 	}
-	name, reason := s.domain.scheduler()
-	x := ctl.Scheduler{Domain: s.domain.id, Active: name, Available: sched.Names, Reason: reason}
+	x := ctl.Scheduler{Domain: s.domain.id, Active: s.domain.name, Available: sched.Names, Reason: s.domain.reason}
 	for _, other := range d.disks {
 		if other.domain == s.domain {
 			x.Disks = append(x.Disks, other.spec.ID)

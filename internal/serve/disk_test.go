@@ -176,6 +176,8 @@ func TestChoose(t *testing.T) {
 		{rotational: "on", want: "timeslice", because: "rotational=on"},
 		{rotational: "off", want: "none", because: "rotational=off", info: true, physical: backend.Physical{Rotational: true, Believed: true}},
 		{name: "deadline", rotational: "on", want: "deadline", because: "the operator's choice"},
+		{name: "mq-deadline", want: "deadline", because: "the operator's choice"},
+		{name: "noop", want: "none", because: "the operator's choice"},
 		{name: "auto", rotational: "on", want: "timeslice", because: "rotational=on"},
 	} {
 		d := &domain{spec: Domain{Rotational: c.rotational}, images: []*image{{Image: fakeImage{backend.Info{Rotational: c.info, Physical: c.physical}}}}}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
@@ -22,7 +21,7 @@ type Domain struct {
 	ID         string
 	Scheduler  string // default: auto
 	Workers    int    // loops, with the scheduler none; default 1
-	QueueDepth int    // requests on the disks at a time; default 256, with timeslice 2
+	QueueDepth int    // requests on the disks at a time, of each loop; default 256, with timeslice 2
 	Rotational string // on, off; default: ask the system
 	Knobs      []Knob // in the order given
 }
@@ -81,7 +80,7 @@ func ParseDomain(s string) (Domain, error) {
 	return d, err
 }
 
-// domain is a running scheduling domain.
+// domain is a running scheduling domain. Its daemon's lock guards it.
 type domain struct {
 	id     string
 	spec   Domain
@@ -90,8 +89,7 @@ type domain struct {
 	images []*image
 	log    *zap.Logger
 
-	mu      sync.Mutex // one switch at a time
-	shared  bool       // found by the physical disk: others on it join
+	shared  bool // found by the physical disk: others on it join
 	devices []*device.Device
 
 	name   string // of the present scheduler
@@ -101,7 +99,8 @@ type domain struct {
 // choose settles which scheduler runs, and says why.
 func (d *domain) choose(name string) (string, string, error) {
 	if name != "" && name != Auto {
-		return sched.Canonical(name), "the operator's choice", nil
+		name, err := sched.Resolve(name)
+		return name, "the operator's choice", err
 	}
 	switch d.spec.Rotational {
 	case "on":
@@ -187,10 +186,8 @@ type Switched struct {
 
 // switchTo replaces the scheduler; on an error the old one goes on.
 func (d *domain) switchTo(name string) (met Switched, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if name == "" { // which at the start means auto
-		_, err := sched.New(name, d.loops[0].Config())
+		_, err := sched.Resolve(name)
 		return met, err
 	}
 	chosen, reason, err := d.choose(name)
@@ -210,13 +207,14 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 		if err != nil {
 			return met, err
 		}
-		err = l.Do(func() {
+		var deep error
+		ended := l.Do(func() {
 			queued, onDisk := l.Switch(s)
 			met.Queued, met.OnDisk = met.Queued+queued, met.OnDisk+onDisk
-			err = l.SetDepth(d.depthFor(chosen))
+			deep = l.SetDepth(d.depthFor(chosen))
 		})
-		if err != nil {
-			return met, err
+		if ended != nil || deep != nil {
+			return met, errors.Join(ended, deep)
 		}
 	}
 	d.name, d.reason = chosen, reason
@@ -241,22 +239,13 @@ func patience() func() bool {
 	}
 }
 
-// scheduler is the present one, and why.
-func (d *domain) scheduler() (name, reason string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.name, d.reason
-}
-
 // set changes a knob, in every loop or, with an error, in none: the first refuses.
 func (d *domain) set(key, value string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, l := range d.loops {
 		var err error
 		ended := l.Do(func() {
 			err = l.Set(key, value)
-			if err == nil && strings.ReplaceAll(key, "_", "-") == "queue-depth" {
+			if err == nil && strings.ReplaceAll(key, "-", "_") == "queue_depth" {
 				d.spec.QueueDepth = l.Depth() // the operator has spoken: a switch keeps it
 			}
 		})
@@ -278,7 +267,7 @@ func (d *domain) stats() (sum device.DomainStats) {
 			sum.AddLoop(&s)
 		}
 	}
-	sum.Scheduler, _ = d.scheduler()
+	sum.Scheduler = d.name
 	return sum
 }
 

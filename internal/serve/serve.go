@@ -28,7 +28,7 @@ const (
 type Daemon struct {
 	log *zap.Logger
 
-	mu      sync.Mutex // the lists, against a Close; all else in them takes care of itself
+	mu      sync.Mutex // the lists and the domains: one switch or knob at a time, and none during a Close
 	images  []*image
 	domains []*domain
 	disks   []*served

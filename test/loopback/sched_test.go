@@ -355,3 +355,34 @@ func TestGatherWorkers(t *testing.T) {
 		})
 	}
 }
+
+// Several loops of one domain count their merges each by itself, and together what
+// the queues have counted.
+func TestWorkersMerge(t *testing.T) {
+	disk := slow(t, "8M", 20_000)
+	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: "none", Workers: 2, QueueDepth: 1})
+	g := connect(t, disk.Socket, guest.Options{Depth: 64})
+	for range 20 {
+		for b := range 64 {
+			for i, q := range g.Queues() {
+				require.True(t, q.Submit(b, blk.OpWrite, blk.Sector((64*i+b)*sectors), []guest.Buf{q.Buffer(b)}))
+			}
+		}
+		for _, q := range g.Queues() {
+			q.Kick()
+		}
+		for _, q := range g.Queues() {
+			finish(t, q, 64)
+		}
+	}
+	s, err := d.DomainStats("d")
+	require.NoError(t, err)
+	merged := uint64(0)
+	for _, who := range s.Merges.Merged {
+		for _, n := range who {
+			merged += n
+		}
+	}
+	require.NotZero(t, merged)
+	require.Equal(t, s.Op[blk.OpWrite].Merges, merged)
+}
