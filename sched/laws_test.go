@@ -245,3 +245,19 @@ func TestInterleavedStreams(t *testing.T) {
 		require.True(t, c.low <= share && share <= c.top, "%s, %d streams: %.2f merged", c.name, c.streams, share)
 	}
 }
+
+// Guests choose their sectors: one that makes many groups with one edge must not
+// make the others' searches long.
+func TestMerger_boundedSearch(t *testing.T) {
+	for others, merges := range map[int]uint64{looks - 1: 1, looks: 0, 100 * looks: 0} {
+		w := newWorld(t, "deadline", &Config{}, 1)
+		w.insert(w.ask(blk.OpWrite, 0, 8))
+		for range others {
+			w.insert(w.ask(blk.OpRead, 0, 8))
+		}
+		w.insert(w.ask(blk.OpWrite, 8, 8))
+		require.Equal(t, merges, w.cfg.Merges.Merged[Back][SameQueue], "behind %d others", others)
+		require.LessOrEqual(t, w.cfg.Merges.Refused[OtherOp], uint64(looks))
+		w.wind()
+	}
+}

@@ -54,7 +54,7 @@ type merger struct {
 	// they are complete, to tell a merge that came too late from none.
 	buckets [1 << bucketBits][2]*blk.Request
 
-	hit   *blk.Request // a queued leader, or nil
+	hit   *blk.Request // a leader, queued or given up but not complete; or nil
 	hitAt blk.Instant  // the arrival of the request that made it the hit
 	hitBy blk.Source   // and whose that was
 }
@@ -148,19 +148,15 @@ func (m *merger) near(g, r *blk.Request) bool {
 }
 
 // permits says whether g, which adjoins r's group, may take it in, and counts a
-// refusal. A group that is too large for a fresh request is closed for good, as in
+// refusal. A group that is too large for a fresh request is not found again, as in
 // the kernel (req_set_nomerge): the next ones need not try.
 func (m *merger) permits(g, r *blk.Request, fresh bool) bool {
-	if g.Links.Closed {
-		return false
-	}
 	why, refused := m.cfg.refuses(g, r)
 	if !refused {
 		return true
 	}
 	m.cfg.Merges.Refused[why]++
 	if fresh && (why == TooLong || why == TooManySegs) {
-		g.Links.Closed = true
 		m.forget(g)
 	}
 	return false
@@ -214,9 +210,6 @@ func (m *merger) add(g *blk.Request) {
 // give is called when the scheduler gives up the group that g leads; it returns
 // the group's head. The group stays known until complete.
 func (m *merger) give(g *blk.Request) (head *blk.Request) {
-	if m.hit == g {
-		m.hit = nil
-	}
 	head = g.Links.First
 	g.Links.Given = true
 	head.Links.Leader = g

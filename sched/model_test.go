@@ -33,6 +33,7 @@ type world struct {
 	live     map[*blk.Request]*life
 	free     []*blk.Request // slots, used again and again
 	history  []*life
+	last     *life // inserted
 	finished int
 	starts   int  // heads that left for the first time
 	calm     bool // nothing came back or was drained: merges can be counted
@@ -43,6 +44,7 @@ type world struct {
 type life struct {
 	r        *blk.Request
 	op       blk.Op
+	prio     blk.Prio
 	disk     int
 	from, to blk.Sector
 	stamp    byte
@@ -78,7 +80,7 @@ func (w *world) insert(want blk.Request) *blk.Request {
 	w.seq++
 	r.Seq, r.Arrive, r.Pos = w.seq, w.now, r.Disk.Base+r.Sector
 	l := &life{
-		r: r, op: r.Op, disk: r.Disk.Index, from: r.Sector, to: r.End(),
+		r: r, op: r.Op, prio: r.Prio, disk: r.Disk.Index, from: r.Sector, to: r.End(),
 		stamp: byte(w.seq%255 + 1), inserted: int(w.seq), ended: math.MaxInt,
 	}
 	switch r.Op {
@@ -101,7 +103,7 @@ func (w *world) insert(want blk.Request) *blk.Request {
 			l.ahead++
 		}
 	}
-	w.live[r] = l
+	w.live[r], w.last = l, l
 	w.history = append(w.history, l)
 	r.Move(blk.StateFree, blk.StateQueued)
 	w.queued++
@@ -110,7 +112,72 @@ func (w *world) insert(want blk.Request) *blk.Request {
 	return r
 }
 
-func (w *world) count() { require.Equal(w.t, w.queued, w.s.Len(), "queued") }
+func (w *world) count() {
+	require.Equal(w.t, w.queued, w.s.Len(), "queued")
+	if d, ok := w.s.(*Deadline); ok {
+		w.inspect(d)
+	}
+}
+
+// inspect looks into a deadline scheduler: whatever is queued stands in all its
+// places, and nothing else.
+func (w *world) inspect(d *Deadline) {
+	indexed, onDisk, writing := 0, 0, 0
+	for h, s := range w.by {
+		if s == d {
+			onDisk++
+			if h.Op.Changes() {
+				writing++
+			}
+			if h.Links.Leader.Links.Indexed {
+				indexed++
+			}
+		}
+	}
+	require.EqualValues(w.t, writing, d.writing)
+	load, queued := d.back.Len()+onDisk, 0
+	for g := d.back.Front(); g != nil; g = g.Next {
+		queued += parts(g)
+	}
+	for i := range d.levels {
+		p := &d.levels[i]
+		load -= p.load
+		for dir := range p.fifo {
+			load += p.fifo[dir].Len()
+			for g := p.fifo[dir].Front(); g != nil; g = g.Next {
+				if g.Prev != nil && g.Prev.Seq > g.Seq || g.Links.First.Pos != g.Links.Key || parts(g.Links.First) != int(g.Links.Parts) {
+					require.Fail(w.t, "not by age, or not in its place, or miscounted")
+				}
+				queued += int(g.Links.Parts)
+				if g.Links.Indexed {
+					indexed++
+				}
+			}
+			require.Equal(w.t, p.fifo[dir].Len(), treeLen(p.sorted[dir].root))
+		}
+	}
+	require.Zero(w.t, load)
+	require.Equal(w.t, w.queued, queued)
+	chained := [2]int{}
+	for i := range d.merger.buckets {
+		for by, g := range d.merger.buckets[i] {
+			for prev := (*blk.Request)(nil); g != nil; prev, g = g, g.Links.Chain[by].Next {
+				if g.Links.Chain[by].Prev != prev || d.merger.bucket(g.Disk, edge(g, by)) != &d.merger.buckets[i] {
+					require.Fail(w.t, "on the wrong chain")
+				}
+				chained[by]++
+			}
+		}
+	}
+	require.Equal(w.t, [2]int{indexed, indexed}, chained)
+}
+
+func treeLen(x *blk.Request) int {
+	if x == nil {
+		return 0
+	}
+	return treeLen(x.Links.Child[0]) + 1 + treeLen(x.Links.Child[1])
+}
 
 // dispatch takes the next head, checks its group and puts it on the disk; full
 // sends it back instead.
@@ -123,11 +190,12 @@ func (w *world) dispatch(full bool) bool {
 		w.count()
 		return false
 	}
-	w.check(head)
 	w.by[head] = w.s
+	w.check(head)
 	if full {
 		w.calm = false
 		w.queued += parts(head)
+		delete(w.by, head)
 		w.s.Requeue(w.now, head)
 		w.count()
 		return true
@@ -381,13 +449,17 @@ func (w *world) anything(t *rapid.T, prios bool) blk.Request {
 		Sector: at, Sectors: min(n, modelSectors-at),
 		Source: blk.Source{Device: uint16(rapid.IntRange(0, 2).Draw(t, "device")), Queue: uint16(rapid.IntRange(0, 1).Draw(t, "queue"))},
 	}
-	if rapid.IntRange(0, 2).Draw(t, "short") > 0 {
-		r.Sectors = 4 // most adjoin
+	if l := w.last; l != nil && rapid.IntRange(0, 2).Draw(t, "beside") > 0 {
+		r.Op, r.Disk, r.Prio = l.op, w.disks[l.disk], l.prio
+		r.Sectors = 4
+		if r.Sector = l.to; r.Sector+4 > modelSectors || l.from >= 4 && rapid.Bool().Draw(t, "before") {
+			r.Sector = l.from - min(4, l.from)
+		}
 	}
 	if r.Op == blk.OpWrite && rapid.IntRange(0, 9).Draw(t, "fua") == 0 {
 		r.Flags = blk.FlagFUA
 	}
-	if prios {
+	if prios && r.Prio == blk.PrioBE {
 		r.Prio = rapid.SampledFrom([]blk.Prio{blk.PrioBE, blk.PrioBE, blk.PrioRT, blk.PrioIdle}).Draw(t, "prio")
 	}
 	return r
@@ -453,6 +525,7 @@ func program(t *rapid.T, name string) {
 			w.change(rapid.SampledFrom(Names).Draw(t, "next"))
 			drawKnobs(t, w.s)
 		case a == 23 && rough:
+			w.calm = false // a new knob may have all merged anew
 			drawKnobs(t, w.s)
 			w.cfg.NoMerges = min(w.cfg.NoMerges, rapid.IntRange(0, 2).Draw(t, "nomerges")) // what is merged stays so
 		}

@@ -28,6 +28,7 @@ import (
 //	drain [from=DEVICE/QUEUE]
 //	advance DURATION
 //	set KEY VALUE
+//	nomerges N                the domain's
 //	tunables
 //	counters                  those that are not zero
 //	merges                    likewise
@@ -121,6 +122,9 @@ func (x *script) ask(t *testing.T, d *datadriven.TestData) string {
 		if err := x.s.Set(d.CmdArgs[0].String(), d.CmdArgs[1].String()); err != nil {
 			return err.Error()
 		}
+	case "nomerges":
+		_, err := fmt.Sscan(d.CmdArgs[0].String(), &x.cfg.NoMerges)
+		require.NoError(t, err)
 	case "tunables":
 		for _, i := range x.s.Tunables() {
 			fmt.Fprintf(&out, "%s = %s %s (%s)\n", i.Name, i.Value, i.Unit, i.Valid)
