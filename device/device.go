@@ -73,7 +73,7 @@ type Device struct {
 func New(o Options) (*Device, error) {
 	d := &Device{o: o}
 	if err := d.defaults(); err != nil {
-		return nil, fmt.Errorf("disk %s: %w", o.ID, err)
+		return nil, err
 	}
 	d.announce()
 	d.lanes = make([]meter, len(d.o.Loops))
@@ -89,7 +89,7 @@ func New(o Options) (*Device, error) {
 			log:     d.warn,
 		}
 		if err := d.o.Loops[at].add(q); err != nil {
-			return nil, fmt.Errorf("disk %s: %w", d.o.ID, err)
+			return nil, err
 		}
 		d.queues = append(d.queues, q)
 		d.latency, d.spare = append(d.latency, NewHistograms()), append(d.spare, NewHistograms())

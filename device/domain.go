@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,6 +69,13 @@ func (l *Loop) Set(key, value string) error {
 	case "max_sectors_kb":
 		return number(4, 1<<20, func(n int) { c.MaxSectors = blk.Sector(2 * n) })
 	}
+	names := []string{}
+	for _, i := range l.Tunables() {
+		names = append(names, i.Name)
+	}
+	if !slices.Contains(names, strings.ReplaceAll(key, "-", "_")) {
+		return fmt.Errorf("there is no knob %q; there are %s", key, strings.Join(names, ", "))
+	}
 	return l.sched.Set(key, value)
 }
 
@@ -75,7 +83,7 @@ func (l *Loop) Set(key, value string) error {
 func (l *Loop) Tunables() []sched.Info {
 	c := l.config
 	return append([]sched.Info{
-		{Name: "queue-depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
+		{Name: "queue_depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
 		{Name: "nomerges", Value: strconv.Itoa(c.NoMerges), Valid: "0 to 2"},
 		{Name: "max_sectors_kb", Value: strconv.Itoa(int(c.MaxSectors / 2)), Valid: "4 to 1048576", Unit: "KiB"},
 	}, l.sched.Tunables()...)

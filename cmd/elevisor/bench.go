@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
@@ -19,7 +21,8 @@ type benchFlags struct {
 	offset    string
 	bs        string
 	ioSize    string
-	runtime   time.Duration
+	runtime   string
+	timeBased bool
 	queueSize int
 	poll      bool
 	format    string
@@ -32,8 +35,8 @@ func newBench() *cobra.Command {
 		Use:   "bench",
 		Short: "put a fio-like load on any vhost-user-blk socket and measure it",
 		Long: `Connects to a vhost-user-blk server, ours or any other, as a guest would, and
-drives it with a fio-like load. One job drives one queue. The words are fio's;
-underscores and hyphens are the same.`,
+drives it with a fio-like load. One job drives one queue. The words are a part of
+fio's; underscores and hyphens are the same.`,
 		Example: "  elevisor bench --socket-path /run/vm.sock --rw randread --bs 4k --iodepth 32 --runtime 10s",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
@@ -45,7 +48,8 @@ underscores and hyphens are the same.`,
 	fl.IntVar(&f.o.Depth, "iodepth", 1, "requests in flight per job")
 	fl.IntVar(&f.o.Jobs, "numjobs", 1, "jobs; job i drives queue i")
 	fl.IntVar(&f.o.MixRead, "rwmixread", 50, "percent of reads in rw and randrw")
-	fl.DurationVar(&f.runtime, "runtime", 0, "end after this time (10s, 1m); alone it goes round the region until then")
+	fl.StringVar(&f.runtime, "runtime", "0", "end after this time (10, 10s, 1m); alone it goes round the region until then")
+	fl.BoolVar(&f.timeBased, "time-based", false, "go round the region until the runtime is over, whatever io-size says")
 	fl.StringVar(&f.size, "size", "0", "bytes of the region; 0: to the end of the disk")
 	fl.StringVar(&f.offset, "offset", "0", "bytes in front of the region")
 	fl.StringVar(&f.ioSize, "io-size", "0", "bytes each job moves; 0: once through its region")
@@ -107,9 +111,24 @@ func (f *benchFlags) parse() (err error) {
 	if f.o.Depth < 1 || f.o.Jobs < 1 {
 		return fmt.Errorf("--iodepth=%d and --numjobs=%d must be at least 1", f.o.Depth, f.o.Jobs)
 	}
-	f.o.BlockSize, f.o.Runtime = int(bs), f.runtime
-	f.o.TimeBased = f.runtime > 0 && f.o.IOSize == 0
+	if f.o.Runtime, err = parseRuntime(f.runtime); err != nil {
+		return err
+	}
+	f.o.BlockSize = int(bs)
+	f.o.TimeBased = f.timeBased || f.o.Runtime > 0 && f.o.IOSize == 0
 	return nil
+}
+
+// parseRuntime reads a time; a bare number is seconds, as in fio.
+func parseRuntime(s string) (time.Duration, error) {
+	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
+		return time.Duration(n) * time.Second, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("--runtime=%s is not a time (such as 10, 10s, 500ms, 1m)", s)
+	}
+	return d, nil
 }
 
 // maxBlock is the largest request of bench: 16 MiB, far above every disk's limits.
@@ -118,6 +137,9 @@ const maxBlock = 16 << 20
 // measure runs one load against the server on socket.
 func measure(ctx context.Context, socket string, g guest.Options, o bench.Options) (*bench.Result, error) {
 	vm, err := guest.Start(socket, g)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("%w (a server serves one client at a time: is another one connected?)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

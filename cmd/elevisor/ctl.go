@@ -178,7 +178,7 @@ func brackets(names []string, active string) string {
 }
 
 func (f *ctlFlags) set() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:     "set DISK KEY VALUE",
 		Short:   "change a knob of the disk's domain or of its scheduler",
 		Example: "  elevisor ctl set vda read_expire 250",
@@ -187,6 +187,8 @@ func (f *ctlFlags) set() *cobra.Command {
 			return f.call(c, "set", map[string]string{"disk": args[0], "key": args[1], "value": args[2]}, &struct{}{})
 		},
 	}
+	c.Flags().SetInterspersed(false) // a value may be negative
+	return c
 }
 
 func (f *ctlFlags) tunables() *cobra.Command {

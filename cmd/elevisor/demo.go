@@ -107,7 +107,7 @@ func demoOne(ctx context.Context, socket, scheduler string) (row demoRow, err er
 			err = e
 		}
 	}()
-	vm, err := guest.Start(socket, guest.Options{Depth: demoQueue, MaxIO: 128 << 10})
+	vm, err := guest.Start(socket, guest.Options{Queues: 1, Depth: demoQueue, MaxIO: 128 << 10})
 	if err != nil {
 		return row, err
 	}

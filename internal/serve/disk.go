@@ -5,6 +5,7 @@ package serve
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,8 +70,8 @@ var diskKeys = []key[Disk]{
 	{"queue-size", "N", number(1, virtqueue.MaxSize, func(d *Disk) *int { return &d.QueueSize })},
 	{"seg-max", "N", number(1, virtqueue.MaxChain-2, func(d *Disk) *int { return &d.SegMax })},
 	{"size-max", "BYTES", number(1, 1<<31-1, func(d *Disk) *int { return &d.SizeMax })},
-	{"logical-block-size", "BYTES", number(512, 65536, func(d *Disk) *int { return &d.LogicalBlock })},
-	{"physical-block-size", "BYTES", number(512, 1<<20, func(d *Disk) *int { return &d.PhysicalBlock })},
+	{"logical-block-size", "BYTES", block(func(d *Disk) *int { return &d.LogicalBlock })},
+	{"physical-block-size", "BYTES", block(func(d *Disk) *int { return &d.PhysicalBlock })},
 	{"offset", "BYTES", parsed(blk.ParseBytes, func(d *Disk) *int64 { return &d.Offset })},
 	{"size", "BYTES", parsed(blk.ParseBytes, func(d *Disk) *int64 { return &d.Size })},
 	{"max-discard-seg", "N", number(1, 1024, func(d *Disk) *int { return &d.DiscardSeg })},
@@ -151,7 +152,7 @@ func (d *Disk) check() error {
 	case d.Path == "":
 		return fmt.Errorf("disk %q has no path", d.ID)
 	case d.Socket == "" && d.FD == 0:
-		return fmt.Errorf("disk %q has neither socket nor fd", d.ID)
+		return fmt.Errorf("disk %s has neither socket nor fd", d.Path)
 	case d.Socket != "" && d.FD != 0:
 		return fmt.Errorf("disk %q has both socket=%s and fd=%d", d.ID, d.Socket, d.FD)
 	}
@@ -213,6 +214,18 @@ func discard(d *Disk, v string) error {
 		return fmt.Errorf("want unmap or ignore")
 	}
 	return nil
+}
+
+// block reads a block size; which ones are valid, the backend knows.
+func block(at func(*Disk) *int) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		n, err := blk.ParseBytes(v)
+		if err == nil && (n < blk.SectorSize || n > math.MaxInt32) {
+			err = fmt.Errorf("want at least %d bytes", blk.SectorSize)
+		}
+		*at(d) = int(n)
+		return err
+	}
 }
 
 func flag(set func(*Disk, bool)) func(*Disk, string) error {

@@ -99,8 +99,9 @@ func TestDomains(t *testing.T) {
 		return path
 	}
 	a, b, c := file("a"), file("b"), file("c")
+	window := func(d Disk) Disk { d.ReadOnly = true; return d }
 	d, err := Open([]Disk{
-		disk(a, ""), disk(b, ""), disk(a, ""), disk(c, Private), disk("mem:?size=1M", "x"), disk("mem:?size=1M", "x"), disk("null:?size=1M", ""),
+		disk(a, ""), disk(b, ""), window(disk(a, "")), disk(c, Private), disk("mem:?size=1M", "x"), disk("mem:?size=1M", "x"), disk("null:?size=1M", ""),
 	}, []Domain{{ID: "x", Scheduler: "deadline", QueueDepth: 7}}, zap.NewNop())
 	require.NoError(t, err)
 	defer d.Close()
@@ -145,13 +146,15 @@ func TestDomains_refused(t *testing.T) {
 		second  Disk
 		domains []Domain
 	}{
-		"one image cannot be in two":  {second: Disk{ID: "2", Path: path, Socket: dir + "/2", Domain: Private}},
-		"ask for different things":    {second: Disk{ID: "2", Path: path, Socket: dir + "/2", Cache: backend.CacheWritethrough}},
-		"domain y has no disk":        {domains: []Domain{{ID: "y"}}},
-		`domain id "y" is used twice`: {domains: []Domain{{ID: "y"}, {ID: "y"}}},
-		`"fast" is unknown`:           {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "fast"}}},
-		"can run on several loops":    {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "deadline", Workers: 2}}},
-		"no_such_knob":                {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Knobs: []Knob{{"no_such_knob", "1"}}}}},
+		"one image cannot be in two":     {second: Disk{ID: "2", Path: path, Socket: dir + "/2", Domain: Private}},
+		"ask for different things":       {second: Disk{ID: "2", Path: path, Socket: dir + "/2", Cache: backend.CacheWritethrough}},
+		"may both write bytes 0 to 4095": {second: Disk{ID: "2", Path: path, Socket: dir + "/2"}},
+		"the disks are in ":              {domains: []Domain{{ID: "y"}}},
+		"domain y has no disk":           {domains: []Domain{{ID: "y"}}},
+		`domain id "y" is used twice`:    {domains: []Domain{{ID: "y"}, {ID: "y"}}},
+		`"fast" is unknown`:              {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "fast"}}},
+		"can run on several loops":       {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "deadline", Workers: 2}}},
+		"no_such_knob":                   {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Knobs: []Knob{{"no_such_knob", "1"}}}}},
 	} {
 		disks := []Disk{one}
 		if c.second.ID != "" {

@@ -96,7 +96,7 @@ func openImage(path string, o backend.Options, log *zap.Logger) (backend.Image, 
 			return image, err
 		}
 		if !waiting {
-			log.Info("image is locked; waiting", zap.String("path", path), zap.Duration("at most", lockWait))
+			log.Info("image is locked; waiting", zap.String("path", path), zap.Stringer("at most", lockWait))
 			waiting = true
 		}
 	}

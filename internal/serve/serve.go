@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,10 @@ import (
 	"github.com/elevisor/elevisor/vhost"
 	"go.uber.org/zap"
 )
+
+// defaultQueues is how many virtqueues a disk has: as many as QEMU wants by default,
+// one a virtual CPU, of all but the largest VMs. It may use fewer.
+const defaultQueues = 16
 
 // defaultDepth is how many requests a domain keeps on its disks at a time; with
 // time slices, sliceDepth.
@@ -105,12 +110,51 @@ func (d *Daemon) plan(disks []Disk, domains []Domain) error {
 			return fmt.Errorf("disk %s: %w", spec.ID, err)
 		}
 	}
+	return errors.Join(d.emptyDomain(), d.overlap())
+}
+
+// emptyDomain is an error if one was described in which there is no disk.
+func (d *Daemon) emptyDomain() error {
+	var empty *domain
+	used := []string{}
 	for _, x := range d.domains {
 		if len(x.images) == 0 {
-			return fmt.Errorf("domain %s has no disk", x.id)
+			empty = x
+		} else {
+			used = append(used, x.id)
+		}
+	}
+	if empty == nil {
+		return nil
+	}
+	return fmt.Errorf("domain %s has no disk; the disks are in %s (a disk joins one by domain=NAME)", empty.id, strings.Join(used, ", "))
+}
+
+// overlap is an error if two disks may write the same part of an image.
+func (d *Daemon) overlap() error {
+	for i, a := range d.disks {
+		for _, b := range d.disks[:i] {
+			if a.image != b.image || a.spec.ReadOnly || b.spec.ReadOnly || a.spec.NoLock {
+				continue
+			}
+			aFrom, aTo := a.window()
+			bFrom, bTo := b.window()
+			if aFrom < bTo && bFrom < aTo {
+				return fmt.Errorf("disks %s and %s may both write bytes %d to %d of %s; give them windows apart (offset, size), make one read-only, or say lock=off",
+					b.spec.ID, a.spec.ID, max(aFrom, bFrom), min(aTo, bTo)-1, a.image.path)
+			}
 		}
 	}
 	return nil
+}
+
+// window is the part of the image that the disk is, in bytes.
+func (s *served) window() (from, to int64) {
+	to = s.image.Info().Sectors.Bytes()
+	if s.spec.Size > 0 {
+		to = min(to, s.spec.Offset+s.spec.Size)
+	}
+	return s.spec.Offset, to
 }
 
 // engine is how the loops of x wait: with io_uring unless every image in it is
@@ -152,7 +196,7 @@ func (s *served) open() (err error) {
 	spec := &s.spec
 	s.device, err = device.New(device.Options{
 		ID: spec.ID, Serial: spec.Serial, Disk: s.image.disk, Info: s.image.Info(), Loops: s.domain.loops, Index: uint16(len(s.domain.devices)),
-		NumQueues: spec.NumQueues, QueueSize: spec.QueueSize, SegMax: spec.SegMax, SizeMax: spec.SizeMax,
+		NumQueues: cmp.Or(spec.NumQueues, defaultQueues), QueueSize: spec.QueueSize, SegMax: spec.SegMax, SizeMax: spec.SizeMax,
 		Offset: blk.Sector(spec.Offset / blk.SectorSize), Size: blk.Sector(spec.Size / blk.SectorSize),
 		ReadOnly: spec.ReadOnly, MaxDiscardSeg: spec.DiscardSeg, Prio: spec.Prio,
 		WriteCache: !spec.Cache.Through(),
@@ -182,9 +226,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	disks := d.disks
 	d.mu.Unlock()
 	errs := make([]error, len(disks))
+	for _, s := range disks {
+		s.announce()
+	}
 	for i, s := range disks {
 		wg.Go(func() {
-			s.announce()
 			if err := s.server.Serve(all, s.device, s.device); err != nil {
 				errs[i] = fmt.Errorf("disk %s: %w", s.spec.ID, err)
 				stop() // a disk that nobody can reach any more: let the supervisor see it
@@ -198,7 +244,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (s *served) announce() {
 	info := s.image.Info()
 	fields := []zap.Field{
-		zap.String("path", s.spec.Path), zap.Int64("bytes", info.Sectors.Bytes()), zap.Bool("read-only", info.ReadOnly),
+		zap.String("path", s.spec.Path), zap.Int64("bytes", s.device.Capacity().Bytes()), zap.Bool("read-only", s.device.ReadOnly()),
 		zap.String("aio", info.Engine), zap.Bool("direct", info.Direct), zap.String("domain", s.domain.id),
 	}
 	if s.spec.FD != 0 {
