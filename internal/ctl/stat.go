@@ -145,7 +145,7 @@ func counts(s *device.Stats) Counts {
 }
 
 func latency(h *device.Histogram) (l Latency) {
-	if h == nil { // never started
+	if h == nil || h.TotalCount() == 0 { // an empty histogram has a largest value all the same
 		return l
 	}
 	at := h.ValueAtQuantile

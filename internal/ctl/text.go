@@ -32,7 +32,11 @@ func (d *DomainStat) WriteText(out io.Writer) error {
 		l := d.Latency[stage]
 		fmt.Fprintf(w, "%s\t%d\t", stage, l.Count)
 		for _, ns := range []int64{l.P50, l.P90, l.P99, l.P999, l.Max} {
-			fmt.Fprintf(w, "%v\t", time.Duration(ns).Round(time.Microsecond))
+			if l.Count == 0 {
+				fmt.Fprint(w, "-\t")
+			} else {
+				fmt.Fprintf(w, "%v\t", time.Duration(ns).Round(time.Microsecond))
+			}
 		}
 		fmt.Fprintln(w)
 	}
