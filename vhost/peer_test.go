@@ -3,6 +3,7 @@ package vhost
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,9 +41,12 @@ func startPeer(t *testing.T) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	require.Eventually(t, func() bool {
-		_, err := os.Stat(socket)
-		return err == nil
+	require.Eventually(t, func() bool { // the file is there a moment before somebody listens
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
 	}, testTimeout, 10*time.Millisecond)
 	return socket
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,7 +102,13 @@ func TestServeAndBench(t *testing.T) {
 		_, err := run(ctx, "--disk", "path="+image+",socket="+sock+",num-queues=2")
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat(sock); return err == nil }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { // the file is there a moment before somebody listens
+		c, err := net.Dial("unix", sock)
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	}, time.Minute, 5*time.Millisecond)
 	out, err := run(t.Context(), "bench", "--socket_path", sock, "--rw=randwrite", "--bs=8k", "--iodepth=8", "--numjobs=2", "--verify", "--output-format=json")
 	require.NoError(t, err, out)
 	var report struct {
