@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +43,6 @@ func Listen(path string, perm fs.FileMode) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	ln.SetUnlinkOnClose(false)
 	l := &Listener{UnixListener: ln, Path: path}
 	if l.made, err = os.Lstat(path); err != nil {
 		_ = ln.Close()
@@ -50,10 +51,38 @@ func Listen(path string, perm fs.FileMode) (*Listener, error) {
 	return l, nil
 }
 
-// bind gives the socket its permissions before it gets its name: the file takes
+// bind makes a socket that is listened on by the time it has its name: under a name
+// of its own first, and then linked. Whoever waits for the file may connect at once,
+// and one that has just been made is not taken for a dead server's.
+// Where that cannot be (no hard links, a long path), it gets its name directly.
+func bind(path string, perm fs.FileMode) (*net.UnixListener, error) {
+	own := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d.%d", os.Getpid(), made.Add(1)))
+	if len(own) > maxPath {
+		return listen(path, perm)
+	}
+	ln, err := listen(own, perm)
+	if err != nil {
+		return nil, err
+	}
+	err = os.Link(own, path)
+	_ = os.Remove(own)
+	switch {
+	case err == nil:
+		return ln, nil
+	case errors.Is(err, fs.ErrExist):
+		_ = ln.Close()
+		return nil, unix.EADDRINUSE
+	}
+	_ = ln.Close()
+	return listen(path, perm)
+}
+
+var made atomic.Uint64 // sockets, for names of their own
+
+// listen gives the socket its permissions before it gets its name: the file takes
 // them over (unix_bind in net/unix/af_unix.c), so that nobody can connect in
 // between, as with a chmod afterwards.
-func bind(path string, perm fs.FileMode) (*net.UnixListener, error) {
+func listen(path string, perm fs.FileMode) (*net.UnixListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if e := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(perm.Perm())) }); e != nil {
 			return e
@@ -61,10 +90,15 @@ func bind(path string, perm fs.FileMode) (*net.UnixListener, error) {
 		return err
 	}}
 	ln, err := lc.Listen(context.Background(), "unix", path)
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return nil, op.Err // the caller names the path
+	}
 	if err != nil {
 		return nil, err
 	}
-	return ln.(*net.UnixListener), nil
+	u := ln.(*net.UnixListener)
+	u.SetUnlinkOnClose(false)
+	return u, nil
 }
 
 // removeStale removes a socket that nobody listens on.
