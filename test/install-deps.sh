@@ -23,9 +23,9 @@ gcc                gcc             the guest: stand-ins for fio libraries; go te
 readelf            binutils        the guest: stand-ins for fio libraries
 strace             strace          counting system calls
 iostat             sysstat         comparing statistics
+fio                fio             the guest: load with verification; comparing JSON
+qemu-storage-daemon qemu-system-common the peer
 '
-# Debian unpacks fio from its package for the guest, without installing the 60 libraries it links
-command -v apt-get > /dev/null || table+='fio fio the guest: load with verification'
 
 programs=() packages=()
 while read -r program package _; do

@@ -356,7 +356,3 @@ func (q *Split) EnableKicks() bool {
 	shm.Fence()
 	return len(q.again) > 0 || shm.Load16(q.avail, 2) != q.next
 }
-
-// DisableKicks implements Queue. With EVENT_IDX the driver compares with an index
-// that it has passed already, so there is nothing to do.
-func (q *Split) DisableKicks() {}

@@ -26,7 +26,6 @@ const (
 	FeatureIndirect = 1 << 28
 	FeatureEventIdx = 1 << 29
 	FeatureVersion1 = 1 << 32
-	FeaturePacked   = 1 << 34
 )
 
 // MaxSize is the largest split ring (virtio 1.3, 2.7).
@@ -51,8 +50,6 @@ type Queue interface {
 	// EnableKicks asks the driver for kicks and then, behind a full barrier, looks
 	// again: pending means that something came in between and will not be kicked.
 	EnableKicks() (pending bool)
-	// DisableKicks says that kicks are not needed. They may come all the same.
-	DisableKicks()
 	// Base is the answer to GET_VRING_BASE: where a successor goes on.
 	Base() uint32
 	// SetMemory moves the ring to a new memory table, at the same front-end
