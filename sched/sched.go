@@ -91,6 +91,9 @@ type Counters struct {
 // Config is what the schedulers of a loop have in common, one after the other. It
 // outlives a switch; its loop changes it in place, and nobody else has it.
 type Config struct {
+	// Rotational says that the disk has a head to move: idling for the next request
+	// of the same flow is worth it.
+	Rotational  bool
 	MaxSectors  blk.Sector // of a merged group (max_sectors_kb); 0: no limit
 	MaxSegments int        // memory segments of a merged group; 0: no limit
 	NoMerges    int        // nomerges: 0 all merges, 1 only the one-hit cache, 2 none
