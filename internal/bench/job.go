@@ -121,7 +121,7 @@ func (j *job) run(ctx context.Context) {
 	}
 	err := j.load(ctx, end)
 	j.res.Runtime = time.Duration(j.clock.Now() - start)
-	if err == nil && j.o.Verify && j.o.RW.writes() && !j.stopped {
+	if err == nil && j.o.Verify && j.o.RW.Writes() && !j.stopped {
 		j.reread, j.issued, j.limit = true, 0, int64(j.blocks)
 		j.pick.pos[Reading] = 0
 		err = j.load(ctx, blk.Never)

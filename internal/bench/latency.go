@@ -92,7 +92,9 @@ func (s *Stats) merge(o *Stats) {
 	s.Slat.merge(&o.Slat)
 	s.Clat.merge(&o.Clat)
 	s.Lat.merge(&o.Lat)
-	s.hist.Merge(o.hist)
+	if o.hist != nil { // nothing was ever recorded
+		s.hist.Merge(o.hist)
+	}
 }
 
 // Percentile of the completion latencies in nanoseconds, within a thousandth; 0

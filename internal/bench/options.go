@@ -52,8 +52,12 @@ func ParseRW(s string) (RW, error) {
 
 func (w RW) random() bool { return w == RandRead || w == RandWrite || w == RandReadWrite }
 func (w RW) mixed() bool  { return w == ReadWrite || w == RandReadWrite }
-func (w RW) writes() bool { return w != Read && w != RandRead }
-func (w RW) reads() bool  { return w != Write && w != RandWrite }
+
+// Writes says whether there are writes in w.
+func (w RW) Writes() bool { return w != Read && w != RandRead }
+
+// Reads says whether there are reads in w.
+func (w RW) Reads() bool { return w != Write && w != RandWrite }
 
 // Options are one run's. The names in brackets are fio's.
 type Options struct {
@@ -146,7 +150,7 @@ func (o *Options) checkRegion(disk int64) error {
 	if _, size := o.Region(0); size < int64(o.BlockSize) {
 		return fmt.Errorf("size=%d: less than a block of %d bytes for each job", o.Size, o.BlockSize)
 	}
-	if o.Verify && o.RW.writes() && o.Increment != 0 && o.Increment < o.Size && o.Jobs > 1 {
+	if o.Verify && o.RW.Writes() && o.Increment != 0 && o.Increment < o.Size && o.Jobs > 1 {
 		return fmt.Errorf("offset_increment=%d below size=%d: jobs that verify would overwrite each other", o.Increment, o.Size)
 	}
 	return nil
@@ -154,7 +158,7 @@ func (o *Options) checkRegion(disk int64) error {
 
 // Region is where job works: its first byte and its length.
 func (o *Options) Region(job int) (offset, size int64) {
-	if o.Verify && o.RW.writes() && o.Increment == 0 {
+	if o.Verify && o.RW.Writes() && o.Increment == 0 {
 		blocks := o.Size / int64(o.BlockSize) / int64(o.Jobs)
 		size = blocks * int64(o.BlockSize)
 		return o.Offset + int64(job)*size, size

@@ -46,7 +46,7 @@ func (p *Picker) Next() (Direction, uint64) {
 		if p.rng.IntN(100) >= p.mixRead {
 			dir = Writing
 		}
-	case p.rw.writes():
+	case p.rw.Writes():
 		dir = Writing
 	}
 	if p.rw.random() {
