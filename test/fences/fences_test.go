@@ -267,7 +267,7 @@ func firstUse(f *file, d ast.Decl, pkg string, names []string) (use *ast.Selecto
 	local := ""
 	for _, imp := range f.Imports {
 		if importPath(imp) == pkg {
-			local = pkg
+			local = path.Base(strings.TrimSuffix(pkg, "/v2"))
 			if imp.Name != nil {
 				local = imp.Name.Name
 			}
