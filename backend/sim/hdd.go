@@ -152,7 +152,11 @@ func NewHDD(p HDD, sectors blk.Sector, seed uint64) (Drive, error) {
 func (d *hdd) Depth() int { return int(d.p.NCQ) }
 
 // Stats implements Drive.
-func (d *hdd) Stats() Stats { return d.stats }
+func (d *hdd) Stats() Stats {
+	s := d.stats
+	s.Destaged = uint64(d.dirty.done * blockSectors)
+	return s
+}
 
 // Queue implements Drive.
 func (d *hdd) Queue(now blk.Instant, c Command) bool {

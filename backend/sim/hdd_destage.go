@@ -13,10 +13,12 @@ type run struct {
 type destager struct {
 	d     *hdd
 	total float64 // dirty blocks
+	done  float64 // written back so far
 	loose []run   // of streams that the drive has lost sight of; in no order
 
 	writing bool
-	of      *run    // being written back
+	held    *segment // whose run is being written back; nil: it is loose[at]
+	at      int
 	from    float64 // when its next block begins to be written
 	free    float64 // when the head was last done
 }
@@ -57,8 +59,8 @@ func (w *destager) lose(g *segment) {
 		return
 	}
 	w.loose = append(w.loose, g.run)
-	if w.of == &g.run {
-		w.of = &w.loose[len(w.loose)-1]
+	if w.writing && w.held == g {
+		w.held, w.at = nil, len(w.loose)-1
 	}
 	g.run = run{}
 }
@@ -73,43 +75,49 @@ func (w *destager) start(t float64) {
 
 // begin takes the head for the longest run.
 func (w *destager) begin(t float64) {
-	w.writing = true // so that leave does not wait for us
-	w.of = w.longest()
-	d := w.d
-	d.ahead = nil
-	w.from = d.move(max(t, w.free), w.of.at, d.draw())
+	w.writing = true
+	w.pick()
+	w.d.ahead = nil
+	w.from = w.d.move(max(t, w.free), w.of().at, w.d.draw())
 }
 
-// longest is the run with the most blocks; of equal ones, that nearest to the head.
-func (w *destager) longest() *run {
-	var best *run
-	better := func(r *run) bool {
-		switch {
-		case r.blocks <= 0:
-			return false
-		case best == nil || r.blocks > best.blocks:
+// of is the run that is being written back.
+func (w *destager) of() *run {
+	if w.held != nil {
+		return &w.held.run
+	}
+	return &w.loose[w.at]
+}
+
+// pick chooses the run with the most blocks; of equal ones, that nearest to the head.
+func (w *destager) pick() {
+	best := run{}
+	better := func(r run) bool {
+		near := math.Abs(r.at-w.d.head) < math.Abs(best.at-w.d.head)
+		if r.blocks > best.blocks || r.blocks > 0 && r.blocks == best.blocks && near {
+			best = r
 			return true
 		}
-		return r.blocks == best.blocks && math.Abs(r.at-w.d.head) < math.Abs(best.at-w.d.head)
+		return false
 	}
 	for i := range w.d.writes.all {
-		if r := &w.d.writes.all[i].run; better(r) {
-			best = r
+		if g := &w.d.writes.all[i]; better(g.run) {
+			w.held = g
 		}
 	}
-	for i := range w.loose {
-		if r := &w.loose[i]; better(r) {
-			best = r
+	for i, r := range w.loose {
+		if better(r) {
+			w.held, w.at = nil, i
 		}
 	}
-	return best
 }
 
 // advance brings the cache up to t: what was written back by then is clean.
 func (w *destager) advance(t float64) {
 	for w.writing && w.from < t {
-		n := (t - w.from) / w.d.media(w.of.at)
-		if n < w.of.blocks {
+		r := w.of()
+		n := (t - w.from) / w.d.media(r.at)
+		if n < r.blocks {
 			w.clean(n)
 			w.from = t
 			return
@@ -121,28 +129,26 @@ func (w *destager) advance(t float64) {
 
 // clean takes n written blocks off the run.
 func (w *destager) clean(n float64) {
-	w.of.at += n
-	w.of.blocks -= n
+	r := w.of()
+	r.at += n
+	r.blocks -= n
 	w.total -= n
-	w.d.stats.Destaged += uint64(n * blockSectors)
-	w.d.head = w.of.at
+	w.done += n
+	w.d.head = r.at
 }
 
 // end is the end of the run: the head is free.
 func (w *destager) end() {
-	w.free = w.from + w.of.blocks*w.d.media(w.of.at)
-	w.clean(w.of.blocks)
-	w.of.blocks = 0
-	if n := len(w.loose); n > 0 {
-		for i := range w.loose {
-			if w.of == &w.loose[i] {
-				w.loose[i] = w.loose[n-1]
-				w.loose = w.loose[:n-1]
-				break
-			}
-		}
+	r := w.of()
+	w.free = w.from + r.blocks*w.d.media(r.at)
+	w.clean(r.blocks)
+	r.blocks = 0
+	if w.held == nil {
+		last := len(w.loose) - 1
+		w.loose[w.at] = w.loose[last]
+		w.loose = w.loose[:last]
 	}
-	w.writing, w.of = false, nil
+	w.writing, w.held = false, nil
 	if w.total < 1e-6 { // what rounding has left
 		w.total = 0
 	}
@@ -158,19 +164,23 @@ func (w *destager) finish(t float64) float64 {
 
 // room is when the cache has room for n blocks more.
 func (w *destager) room(t, n float64) float64 {
-	for w.total+n > w.d.p.WriteCache {
+	if w.total+n > w.d.p.WriteCache {
 		w.d.stats.Stalls++
+	}
+	for w.total+n > w.d.p.WriteCache {
 		if !w.writing {
 			w.begin(t)
 		}
-		need := min(w.total+n-w.d.p.WriteCache, w.of.blocks)
-		at := max(t, w.from) + need*w.d.media(w.of.at)
-		w.from = max(t, w.from)
-		w.advance(at)
-		if w.writing && w.from < at {
-			w.from = at
+		r := w.of()
+		need := w.total + n - w.d.p.WriteCache
+		if need >= r.blocks {
+			w.end()
+			t = max(t, w.free)
+			continue
 		}
-		t = at
+		w.from = max(t, w.from) + need*w.d.media(r.at)
+		w.clean(need)
+		t = w.from
 	}
 	return t
 }
