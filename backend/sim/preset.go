@@ -121,6 +121,12 @@ func (p *Preset) New(sectors blk.Sector, seed uint64) (Drive, error) {
 	return NewHDD(p.HDD, sectors, seed)
 }
 
+// Rotational says whether the drive has a head to move.
+func (p *Preset) Rotational() bool { return p.Model == "hdd" }
+
+// SetQueue changes how many commands the drive takes at a time.
+func (p *Preset) SetQueue(n int) { p.HDD.NCQ = float64(n) }
+
 // complete finds what is missing, of what a file of that model must have and must not.
 func complete(text []byte, model string) error {
 	var all map[string]any
