@@ -27,7 +27,6 @@ func (l *simLength) flags(c *cobra.Command, seeds int, total time.Duration) {
 	f.IntVar(&l.workers, "workers", runtime.GOMAXPROCS(0), "runs at a time; results do not depend on it")
 }
 
-
 func (l *simLength) suite() (repro.Suite, error) {
 	switch {
 	case l.seeds < 1 || l.seeds > 1000:
