@@ -176,3 +176,10 @@ func describeGroup(w io.Writer, g *blk.Request) {
 	}
 	fmt.Fprintln(w)
 }
+
+// describeList prints the groups on l.
+func describeList(w io.Writer, l *blk.List) {
+	for g := l.Front(); g != nil; g = g.Next {
+		describeGroup(w, g)
+	}
+}

@@ -81,9 +81,7 @@ func (n *None) Len() int { return n.n }
 func (n *None) Describe(w io.Writer) {
 	fmt.Fprintf(w, "none: %d queued\n", n.n)
 	for _, l := range []*blk.List{&n.back, &n.fifo} {
-		for g := l.Front(); g != nil; g = g.Next {
-			describeGroup(w, g)
-		}
+		describeList(w, l)
 	}
 }
 
