@@ -157,7 +157,6 @@ func (k *Kyber) Dispatch(now blk.Instant) *blk.Request {
 	for range kyberDomains {
 		k.turn = (k.turn + 1) % kyberDomains
 		if head := k.next(now); head != nil {
-			k.counts.Batches++
 			return head
 		}
 	}
@@ -181,6 +180,9 @@ func (k *Kyber) next(now blk.Instant) *blk.Request {
 	g := d.list.PopFront()
 	if g == nil {
 		return nil
+	}
+	if k.batching == 0 {
+		k.counts.Batches++
 	}
 	k.batching++
 	k.counts.LongestWait = max(k.counts.LongestWait, now-g.Arrive)
@@ -259,12 +261,30 @@ func (k *Kyber) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	return out
 }
 
-// Wake implements Scheduler: where there is no token, the timer may bring one.
+// Wake implements Scheduler: where a token is waited for that was lost, the timer may
+// bring it back.
 func (k *Kyber) Wake() blk.Instant {
-	if !k.throttled || k.n == 0 {
-		return blk.Never
+	if k.throttled && k.timer != blk.Never {
+		for i := range kyberOther { // whose depth is fixed
+			if d := &k.domains[i]; d.depth < kyberDepths[i] && d.waiting() {
+				return k.timer
+			}
+		}
 	}
-	return k.timer
+	return blk.Never
+}
+
+// waiting says whether the domain has something queued.
+func (d *kyberDomain) waiting() bool {
+	if d.back.Len()+d.list.Len() > 0 {
+		return true
+	}
+	for _, set := range d.busy {
+		if set != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Len implements Scheduler.

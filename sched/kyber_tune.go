@@ -34,7 +34,7 @@ func (k *Kyber) Describe(w io.Writer) {
 		k.n, k.batching, kyberNames[k.turn], k.refused, k.resized)
 	for i := range k.domains {
 		d := &k.domains[i]
-		if d.onDisk == 0 && d.depth == kyberDepths[i] && !k.holds(i) {
+		if d.onDisk == 0 && d.depth == kyberDepths[i] && !d.waiting() {
 			continue
 		}
 		fmt.Fprintf(w, " %s: %d of %d tokens\n", kyberNames[i], d.onDisk, d.depth)
@@ -44,14 +44,4 @@ func (k *Kyber) Describe(w io.Writer) {
 			describeList(w, &q.fifo[i])
 		}
 	}
-}
-
-// holds says whether something is queued in domain i.
-func (k *Kyber) holds(i int) bool {
-	d := &k.domains[i]
-	some := d.back.Len() + d.list.Len()
-	for _, q := range k.queues {
-		some += q.fifo[i].Len()
-	}
-	return some > 0
 }
