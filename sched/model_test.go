@@ -592,6 +592,21 @@ func TestTree(t *testing.T) {
 				require.Same(t, model[i], got)
 			}
 		}
+		for i, m := range model {
+			around := [2]*blk.Request{}
+			if i > 0 {
+				around[0] = model[i-1]
+			}
+			if i < len(model)-1 {
+				around[1] = model[i+1]
+			}
+			require.Same(t, around[0], tr.beside(m, 0))
+			require.Same(t, around[1], tr.beside(m, 1))
+		}
+		if len(model) > 0 {
+			require.Same(t, model[0], tr.end(0))
+			require.Same(t, model[len(model)-1], tr.end(1))
+		}
 		require.False(t, red(tr.root))
 		var walk func(x, up *blk.Request) (blacks int)
 		at := 0
