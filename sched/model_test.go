@@ -114,8 +114,11 @@ func (w *world) insert(want blk.Request) *blk.Request {
 
 func (w *world) count() {
 	require.Equal(w.t, w.queued, w.s.Len(), "queued")
-	if d, ok := w.s.(*Deadline); ok {
-		w.inspect(d)
+	switch s := w.s.(type) {
+	case *Deadline:
+		w.inspect(s)
+	case *CFQ:
+		w.inspectCFQ(s)
 	}
 }
 
@@ -467,6 +470,7 @@ func (w *world) anything(t *rapid.T, prios bool) blk.Request {
 
 func drawConfig(t *rapid.T) *Config {
 	return &Config{
+		Rotational:  rapid.Bool().Draw(t, "rotational"),
 		NoMerges:    rapid.IntRange(0, 2).Draw(t, "nomerges"),
 		MaxSectors:  blk.Sector(rapid.SampledFrom([]int{0, 0, 8, 20}).Draw(t, "max sectors")),
 		MaxSegments: rapid.SampledFrom([]int{0, 0, 3, 6}).Draw(t, "max segments"),
