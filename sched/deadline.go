@@ -91,14 +91,17 @@ func newDeadline(c *Config) *Deadline {
 	}
 }
 
-func (d *Deadline) level(r *blk.Request) *level {
-	switch r.Prio {
+func (d *Deadline) level(r *blk.Request) *level { return &d.levels[levelOf(r.Prio)] }
+
+// levelOf is the level of a class.
+func levelOf(p blk.Prio) int {
+	switch p {
 	case blk.PrioRT:
-		return &d.levels[levelRT]
+		return levelRT
 	case blk.PrioIdle:
-		return &d.levels[levelIdle]
+		return levelIdle
 	}
-	return &d.levels[levelBE]
+	return levelBE
 }
 
 func direction(r *blk.Request) int {
