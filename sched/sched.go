@@ -101,7 +101,7 @@ type Config struct {
 }
 
 // Names are the schedulers that New knows.
-var Names = []string{"none", "deadline", "timeslice"}
+var Names = []string{"none", "deadline", "timeslice", "bfq"}
 
 // Resolve is which of Names is meant by name: itself, or another word of the
 // kernel's for the same.
@@ -129,6 +129,8 @@ func New(name string, c *Config) (Scheduler, error) {
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil
+	case "bfq":
+		return newBFQ(c), nil
 	}
 	return &None{cfg: c}, nil
 }
