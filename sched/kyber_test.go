@@ -12,7 +12,7 @@ import (
 
 // served has k serve n requests, one after the other. Each waits here for wait and
 // is on the disk for cost; none takes time of the clock's, which stands at now then.
-func served(t require.TestingT, k *Kyber, now blk.Instant, op blk.Op, n int, wait, cost blk.Instant) {
+func kyberServed(t require.TestingT, k *Kyber, now blk.Instant, op blk.Op, n int, wait, cost blk.Instant) {
 	disk := &blk.Disk{}
 	for range n {
 		r := &blk.Request{Op: op, Disk: disk, Sectors: 8, Arrive: now - cost - wait}
@@ -40,37 +40,37 @@ func later(k *Kyber, now *blk.Instant) {
 // have shown not to need.
 func TestKyber_congestion(t *testing.T) {
 	k, now := newKyber(&Config{}), blk.Instant(0)
-	served(t, k, now, blk.OpRead, 500, 0, 3*ms) // the target is 2 ms
-	served(t, k, now, blk.OpWrite, 500, 0, 1*ms)
-	served(t, k, now, blk.OpDiscard, 500, 2600*ms, 0) // past a half of 5 s
+	kyberServed(t, k, now, blk.OpRead, 500, 0, 3*ms) // the target is 2 ms
+	kyberServed(t, k, now, blk.OpWrite, 500, 0, 1*ms)
+	kyberServed(t, k, now, blk.OpDiscard, 500, 2600*ms, 0) // past a half of 5 s
 	k.Dispatch(now + adjustEvery - 1)
 	require.Equal(t, kyberDepths, depths(k), "the timer has not run yet")
 	later(k, &now)
 	require.Equal(t, [kyberDomains]int{256, 32, 48, 16}, depths(k))
 
 	// Still congested; but who has no new samples loses nothing for the old ones.
-	served(t, k, now, blk.OpRead, 500, 0, 3*ms)
+	kyberServed(t, k, now, blk.OpRead, 500, 0, 3*ms)
 	later(k, &now)
 	require.Equal(t, [kyberDomains]int{256, 32, 48, 16}, depths(k))
 
 	// Writes that come too late get tokens back, congestion or not: 32 * 6/4.
-	served(t, k, now, blk.OpWrite, 500, 13*ms, 1*ms)
+	kyberServed(t, k, now, blk.OpWrite, 500, 13*ms, 1*ms)
 	later(k, &now)
 	require.Equal(t, [kyberDomains]int{256, 48, 48, 16}, depths(k))
 
 	// All is well: all stays as it is. And the good latency of then is remembered
 	// until congestion comes: 48 * 1/4.
-	served(t, k, now, blk.OpWrite, 500, 0, 1*ms)
+	kyberServed(t, k, now, blk.OpWrite, 500, 0, 1*ms)
 	later(k, &now)
 	require.Equal(t, [kyberDomains]int{256, 48, 48, 16}, depths(k))
-	served(t, k, now, blk.OpRead, 500, 0, 3*ms)
+	kyberServed(t, k, now, blk.OpRead, 500, 0, 3*ms)
 	later(k, &now)
 	require.Equal(t, [kyberDomains]int{256, 12, 48, 16}, depths(k))
 
 	// Never less than one token.
 	for range 5 {
-		served(t, k, now, blk.OpRead, 500, 0, 3*ms)
-		served(t, k, now, blk.OpWrite, 500, 0, 1*ms)
+		kyberServed(t, k, now, blk.OpRead, 500, 0, 3*ms)
+		kyberServed(t, k, now, blk.OpWrite, 500, 0, 1*ms)
 		later(k, &now)
 	}
 	require.Equal(t, [kyberDomains]int{256, 1, 48, 16}, depths(k))
@@ -79,8 +79,8 @@ func TestKyber_congestion(t *testing.T) {
 // Long waits here are no congestion: it is the disk that must be slow.
 func TestKyber_waitsAreNoCongestion(t *testing.T) {
 	k, now := newKyber(&Config{}), blk.Instant(0)
-	served(t, k, now, blk.OpRead, 500, 100*ms, 1*ms)
-	served(t, k, now, blk.OpWrite, 500, 0, 1*ms)
+	kyberServed(t, k, now, blk.OpRead, 500, 100*ms, 1*ms)
+	kyberServed(t, k, now, blk.OpWrite, 500, 0, 1*ms)
 	later(k, &now)
 	require.Equal(t, kyberDepths, depths(k))
 }
@@ -90,8 +90,8 @@ func TestKyber_fewSamples(t *testing.T) {
 	k, now := newKyber(&Config{}), blk.Instant(0)
 	for i := range 11 { // the first timer finds the first samples
 		require.Equal(t, kyberDepths, depths(k), "after %d timers", i)
-		served(t, k, now, blk.OpRead, 10, 0, 3*ms)
-		served(t, k, now, blk.OpWrite, 10, 0, 1*ms)
+		kyberServed(t, k, now, blk.OpRead, 10, 0, 3*ms)
+		kyberServed(t, k, now, blk.OpWrite, 10, 0, 1*ms)
 		later(k, &now)
 	}
 	require.Equal(t, [kyberDomains]int{256, 32, 64, 16}, depths(k))
@@ -105,8 +105,8 @@ func TestKyber_targets(t *testing.T) {
 	}{{"3000000", 128}, {"2999999", 32}, {"0", 32}, {"18446744073709551615", 128}} {
 		k, now := newKyber(&Config{}), blk.Instant(0)
 		require.NoError(t, k.Set("read_lat_nsec", c.target))
-		served(t, k, now, blk.OpRead, 500, 0, 3*ms)
-		served(t, k, now, blk.OpWrite, 500, 0, 1*ms)
+		kyberServed(t, k, now, blk.OpRead, 500, 0, 3*ms)
+		kyberServed(t, k, now, blk.OpWrite, 500, 0, 1*ms)
 		later(k, &now)
 		require.Equal(t, c.want, k.domains[kyberWrite].depth, c.target)
 	}
@@ -117,8 +117,8 @@ func TestKyber_targets(t *testing.T) {
 func TestKyber_wake(t *testing.T) {
 	k, now := newKyber(&Config{}), blk.Instant(0)
 	for range 4 { // 128, 32, 8, 2, 1
-		served(t, k, now, blk.OpRead, 500, 0, 3*ms)
-		served(t, k, now, blk.OpWrite, 500, 0, 1*ms)
+		kyberServed(t, k, now, blk.OpRead, 500, 0, 3*ms)
+		kyberServed(t, k, now, blk.OpWrite, 500, 0, 1*ms)
 		later(k, &now)
 	}
 	require.Equal(t, 1, k.domains[kyberWrite].depth)
@@ -129,7 +129,7 @@ func TestKyber_wake(t *testing.T) {
 		k.Insert(now, &z[i])
 		require.Equal(t, i < 16, k.Dispatch(now) != nil)
 	}
-	served(t, k, now, blk.OpRead, 1, 0, 0)
+	kyberServed(t, k, now, blk.OpRead, 1, 0, 0)
 	require.Nil(t, k.Dispatch(now))
 	require.Equal(t, blk.Never, k.Wake(), "the others' depth is fixed")
 
