@@ -22,6 +22,7 @@ var planted = []struct{ rule, name, text string }{
 	{"layers", "vhost/x.go", `import _ "github.com/elevisor/elevisor/device"`},
 	{"layers", "backend/uring/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"layers", "backend/remote/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"layers", "internal/stats/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"layers", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
 	{"", "sched/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"", "vhost/x_test.go", `import _ "github.com/elevisor/elevisor/device"`},
@@ -32,6 +33,10 @@ var planted = []struct{ rule, name, text string }{
 	{"purity", "sched/x.go", `import _ "math/rand/v2"`},
 	{"purity", "sched/x.go", `import _ "golang.org/x/sys/unix"`},
 	{"purity", "sched/x.go", `import _ "time"`},
+	{"purity", "internal/stats/x.go", `import _ "time"`},
+	{"purity", "internal/stats/x.go", `import _ "math/rand"`},
+	{"purity", "internal/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.Perm(3) }"},
+	{"", "internal/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.New(rand.NewPCG(1, 2)).Perm(3) }"},
 	{"", "sched/x_test.go", `import _ "time"`},
 
 	{"clock", "device/x.go", "import \"time\"\nfunc f() { time.Sleep(1) }"},
