@@ -43,9 +43,9 @@ const (
 // of 80 % at a two-sided 5 %, if the runs of each configuration vary by cv (a
 // fraction): (1.96+0.84)²·2cv²/effect² + 1.96²/2, rounded up, at least MinPairs. A
 // pair's log ratio varies by √2·cv; the last term stands for the t-distribution's
-// wider tails (W. C. Guenther, The American Statistician 35, 1981). Where the answer
-// is below 6 the real power is nearer to 70 %. Pairs that share a seed vary less, and
-// need fewer.
+// wider tails (W. C. Guenther, The American Statistician 35, 1981). It is an
+// approximation: where it gives 3 pairs the real power can be as low as 70 %. Pairs
+// that share a seed vary less, and need fewer.
 //
 // effect and cv lie from 1e-6 to 10.
 func PairsNeeded(effect, cv float64) (int, error) {

@@ -9,13 +9,11 @@ import (
 // equal, k/n if k of n share evenly and the others get nothing (R. Jain, D. Chiu and
 // W. Hawe, DEC-TR-301, 1984). Shares are not negative, and one at least is positive.
 func Jain(shares []float64) (float64, error) {
-	most, err := mostOf(shares)
-	if err != nil {
+	if _, err := mostOf(shares); err != nil {
 		return 0, err
 	}
 	sum, squares := 0.0, 0.0
 	for _, x := range shares {
-		x /= most // so that no square leaves the range of a float64
 		sum += x
 		squares += x * x
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/stat/distuv"
 	"pgregory.net/rapid"
 )
 
@@ -24,6 +25,9 @@ func TestDescribe(t *testing.T) {
 	s, err = Describe([]float64{-1, 1, 0})
 	require.NoError(t, err)
 	require.Equal(t, Summary{N: 3, SD: 1, Min: -1, Max: 1}, s)
+	s, err = Describe([]float64{-1, -3})
+	require.NoError(t, err)
+	require.InDelta(t, math.Sqrt2/2, s.CV, 1e-12)
 
 	_, err = Describe(nil)
 	require.ErrorContains(t, err, "0 values")
@@ -85,6 +89,19 @@ func TestPaired_withoutSpread(t *testing.T) {
 	p, within := half.TOST(0.02)
 	require.False(t, within)
 	require.InDelta(t, 1.0, p, 0)
+
+	// Rounding is no spread: equal ratios, and equal differences, also tiny ones.
+	x := []float64{3, 7.7, 11.3}
+	for _, b := range [][]float64{
+		{x[0] * 1.1, x[1] * 1.1, x[2] * 1.1},
+		{x[0] * 1.00001, x[1] * 1.00001, x[2] * 1.00001},
+		{x[0] + 1.1, x[1] + 1.1, x[2] + 1.1},
+		{x[0] + 1e-6, x[1] + 1e-6, x[2] + 1e-6},
+	} {
+		c, err := Paired(x, b, DefaultLevel)
+		require.NoError(t, err)
+		require.True(t, math.IsInf(c.Test.T, 1) != math.IsInf(c.Raw.T, 1), "%+v", c)
+	}
 	text, err := json.Marshal(half)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"test":{"t":null,"df":2,"p":0}`)
@@ -105,8 +122,8 @@ func TestSignFlip(t *testing.T) {
 	require.Equal(t, Flips{P: 2.0 / 8, Flips: 8, Exact: true}, signFlip([]float64{1, 2, 3}))
 	// 3+2-1 is reached by +++ (6), ++- (4), and their opposites.
 	require.Equal(t, Flips{P: 4.0 / 8, Flips: 8, Exact: true}, signFlip([]float64{3, 2, -1}))
-	// The three with the same sum must all be counted, whatever they round to.
-	require.Equal(t, Flips{P: 1, Flips: 8, Exact: true}, signFlip([]float64{0.1, 0.1, -0.1}))
+	// Sums that are equal but for their rounding count alike: ±0.4 and ±0.2, four times.
+	require.Equal(t, Flips{P: 6.0 / 8, Flips: 8, Exact: true}, signFlip([]float64{0.1, 0.2, -0.1}))
 	require.InDelta(t, 2.0/(1<<15), signFlip(slices.Repeat([]float64{0.1}, 15)).P, 0)
 
 	// Beyond 15 pairs signs are drawn: near the 16-choose-k count, and always the same.
@@ -120,6 +137,11 @@ func TestSignFlip(t *testing.T) {
 	exact := 2 * float64(1+16+120+560+1820) / (1 << 16)
 	require.InDelta(t, exact, got.P, 4*math.Sqrt(exact*(1-exact)/100_000))
 	require.Equal(t, got, signFlip(d))
+
+	// Each of more than 64 pairs has a sign of its own: 128 of them, 75 up, 53 down.
+	many := append(slices.Repeat([]float64{1}, 75), slices.Repeat([]float64{-1}, 53)...)
+	exact = 2 * distuv.Binomial{N: 128, P: 0.5}.CDF(53)
+	require.InDelta(t, exact, signFlip(many).P, 4*math.Sqrt(exact*(1-exact)/100_000))
 	require.Positive(t, signFlip(slices.Repeat([]float64{1}, 100)).P, "never 0: it was seen once")
 }
 
