@@ -183,3 +183,19 @@ func explained(err error) error {
 	}
 	return err
 }
+
+// Encode writes p as a parameter file, without the comments that tell where each
+// number is from.
+func (p *Preset) Encode() ([]byte, error) {
+	head, err := toml.Marshal(struct {
+		Name        string `toml:"name"`
+		Model       string `toml:"model"`
+		Description string `toml:"description"`
+		Source      string `toml:"source"`
+	}{p.Name, p.Model, p.Description, p.Source})
+	if err != nil {
+		return nil, err
+	}
+	body, err := toml.Marshal(map[string]any{"hdd": p.HDD})
+	return append(head, body...), err
+}
