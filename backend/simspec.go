@@ -26,7 +26,7 @@ type simSpec struct {
 }
 
 // simDefaults are each model's presets where none is named.
-var simDefaults = map[string]string{"hdd": "generic7200"}
+var simDefaults = map[string]string{"hdd": "generic7200", "ssd": "sata-ssd"}
 
 // simDefaultSize is what a drive in memory has at most, unless its size is given: a
 // guest may fill it.

@@ -63,7 +63,7 @@ type key[T any] struct {
 // diskKeys are in the order in which help prints them.
 var diskKeys = []key[Disk]{
 	{"id", "NAME", text(func(d *Disk) *string { return &d.ID })},
-	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N|sim:hdd", text(func(d *Disk) *string { return &d.Path })},
+	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N|sim:hdd|sim:ssd", text(func(d *Disk) *string { return &d.Path })},
 	{"socket", "PATH", text(func(d *Disk) *string { return &d.Socket })},
 	{"fd", "N", number(3, 1<<20, func(d *Disk) *int { return &d.FD })},
 	{"read-only", "on|off", flag(func(d *Disk, on bool) { d.ReadOnly = on })},

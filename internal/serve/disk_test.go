@@ -45,7 +45,7 @@ func TestParseDisk_simulated(t *testing.T) {
 	d, err := ParseDisk("path=sim:hdd,socket=s,preset=hd155iu")
 	require.NoError(t, err)
 	_, err = Open([]Disk{d}, nil, zap.NewNop())
-	require.ErrorContains(t, err, `there is no preset "hd155iu"; there are generic7200, hd103sj, hd155ui`)
+	require.ErrorContains(t, err, `there is no preset "hd155iu"; there are generic7200, hd103sj, hd155ui, sata-ssd`)
 }
 
 // The schedulers are told whether the disk has a head.
