@@ -56,43 +56,59 @@ type HDD struct {
 // blockSectors are the sectors of a block.
 const blockSectors = 8
 
-// range of a parameter.
+// bound is one number of a parameter file, with its valid range.
 type bound struct {
 	name     string
-	v        float64
+	v        *float64
 	min, max float64
 }
 
-// bounds lists every number of p with its valid range.
+// bounds lists every number of p.
 func (p *HDD) bounds() []bound {
 	const long = 1e7 // ten seconds: no part of a command takes longer
 	return []bound{
-		{"rpm", p.RPM, 1000, 30000}, {"blocks", p.Blocks, 1024, 1e11},
-		{"media_us", p.Media, 0.1, 1e4}, {"inner_ratio", p.InnerRatio, 0.1, 1},
-		{"seek_base_us", p.SeekBase, 0, long}, {"seek_stroke_us", p.SeekStroke, 0, long}, {"seek_max_us", p.SeekMax, 0, long},
-		{"near_blocks", p.NearBlocks, 0, 1e9}, {"settle_us", p.Settle, 0, long},
-		{"read_us", p.Read, 0, long}, {"write_us", p.Write, 0, long}, {"bus_us", p.Bus, 0, long},
-		{"stream_switch_us", p.StreamSwitch, 0, long}, {"direction_switch_us", p.DirectionSwitch, 0, long},
-		{"segments", p.Segments, 1, 1024}, {"segment_blocks", p.Segment, 1, 1e7}, {"read_cache_blocks", p.ReadCache, 1, 1e8},
-		{"read_ahead_min", p.ReadAheadMin, 0, 1e7}, {"read_ahead_small", p.ReadAheadSmall, 0, 1e7}, {"queue_limit", p.QueueLimit, 0, 1e6},
-		{"write_cache_blocks", p.WriteCache, 0, 1e6}, {"destage_blocks", p.Destage, 1, 1e6},
-		{"ncq", p.NCQ, 1, 1024}, {"ncq_wait_us", p.MaxWait, 0, 1e9},
+		{"rpm", &p.RPM, 1000, 30000}, {"blocks", &p.Blocks, 1024, 1e11},
+		{"media_us", &p.Media, 0.1, 1e4}, {"inner_ratio", &p.InnerRatio, 0.1, 1},
+		{"seek_base_us", &p.SeekBase, 0, long}, {"seek_stroke_us", &p.SeekStroke, 0, long}, {"seek_max_us", &p.SeekMax, 0, long},
+		{"near_blocks", &p.NearBlocks, 0, 1e9}, {"settle_us", &p.Settle, 0, long},
+		{"read_us", &p.Read, 0, long}, {"write_us", &p.Write, 0, long}, {"bus_us", &p.Bus, 0, long},
+		{"stream_switch_us", &p.StreamSwitch, 0, long}, {"direction_switch_us", &p.DirectionSwitch, 0, long},
+		{"segments", &p.Segments, 1, 1024}, {"segment_blocks", &p.Segment, 1, 1e7}, {"read_cache_blocks", &p.ReadCache, 1, 1e8},
+		{"read_ahead_min", &p.ReadAheadMin, 0, 1e7}, {"read_ahead_small", &p.ReadAheadSmall, 0, 1e7}, {"queue_limit", &p.QueueLimit, 0, 1e6},
+		{"write_cache_blocks", &p.WriteCache, 0, 1e6}, {"destage_blocks", &p.Destage, 1, 1e6},
+		{"ncq", &p.NCQ, 1, 1024}, {"ncq_wait_us", &p.MaxWait, 0, 1e9},
 	}
 }
 
 // Check says which parameter is out of its range.
 func (p *HDD) Check() error {
 	for _, b := range p.bounds() {
-		if !(b.v >= b.min && b.v <= b.max) { // also what is not a number
-			return fmt.Errorf("%s = %v is out of range %v to %v", b.name, b.v, b.min, b.max)
+		if v := *b.v; !(v >= b.min && v <= b.max) { // also what is not a number
+			return fmt.Errorf("%s = %v is out of range %v to %v", b.name, v, b.min, b.max)
 		}
-	}
-	for _, b := range []bound{{name: "segments", v: p.Segments}, {name: "ncq", v: p.NCQ}} {
-		if b.v != math.Trunc(b.v) {
-			return fmt.Errorf("%s = %v is not a whole number", b.name, b.v)
+		if v := *b.v; (b.name == "segments" || b.name == "ncq") && v != math.Trunc(v) {
+			return fmt.Errorf("%s = %v is not a whole number", b.name, v)
 		}
 	}
 	return nil
+}
+
+// Parameter is the number called name, as in a parameter file; nil if there is none.
+func (p *HDD) Parameter(name string) *float64 {
+	for _, b := range p.bounds() {
+		if b.name == name {
+			return b.v
+		}
+	}
+	return nil
+}
+
+// Parameters are the names of all numbers, in the order of the file.
+func (p *HDD) Parameters() (names []string) {
+	for _, b := range p.bounds() {
+		names = append(names, b.name)
+	}
+	return names
 }
 
 // hdd is a Drive. Instants within it are nanoseconds, as numbers with a fraction.

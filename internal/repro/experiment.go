@@ -2,7 +2,6 @@ package repro
 
 import (
 	"bytes"
-	"cmp"
 	"embed"
 	"fmt"
 	"time"
@@ -176,8 +175,10 @@ func (r run) costs(h *Host, scheduler string) sim.Costs {
 
 func micro(us float64) time.Duration { return time.Duration(us * 1000) }
 
-// value is the figure of a cell in what came of its run.
-func value(c Cell, res *sim.Result) float64 {
+// value is the figure of a cell in what came of its run. What is in the queue when time
+// is up counts, as fio counts it, but not the time that it takes: schedulers that idle
+// for jobs which have ended would be charged for the end of the run.
+func value(c Cell, res *sim.Result, length Length) float64 {
 	if c.Table == "rfc-two-file-copy" {
 		return res.Elapsed.Seconds()
 	}
@@ -186,5 +187,5 @@ func value(c Cell, res *sim.Result) float64 {
 	if c.Table == "rfc-write" || c.Table == "rfc-rw-write" || c.Table == "bfq-vs-cfq-seqwrite" {
 		n = total.Stats[bench.Writing].IOs
 	}
-	return float64(n) / cmp.Or(total.Runtime, 1).Seconds()
+	return float64(n) / (length.Total - length.Ramp).Seconds()
 }

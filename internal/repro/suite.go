@@ -44,7 +44,7 @@ func (s *Suite) Run(tables []Table, some func(Cell) bool) ([]Result, error) {
 		var values []float64
 		all := outcomes[at[runOf(c)]-1]
 		for _, o := range all {
-			values = append(values, value(c, o))
+			values = append(values, value(c, o, s.Length))
 		}
 		virtual := s.Length.Total.Seconds()
 		if c.Table == "rfc-two-file-copy" {

@@ -23,6 +23,7 @@ var planted = []struct{ rule, name, text string }{
 	{"layers", "backend/uring/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"layers", "backend/sim/x.go", `import _ "github.com/elevisor/elevisor/backend"`},
 	{"layers", "backend/remote/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"layers", "internal/stats/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"layers", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
 	{"", "sched/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"", "vhost/x_test.go", `import _ "github.com/elevisor/elevisor/device"`},
@@ -38,6 +39,9 @@ var planted = []struct{ rule, name, text string }{
 	{"purity", "backend/sim/x.go", "import \"math/rand/v2\"\nvar x = rand.Float64()"},
 	{"", "backend/sim/x.go", "import \"math/rand/v2\"\nvar x = rand.NewPCG(1, 2)"},
 	{"", "backend/sim/preset.go", `import _ "os"`},
+	{"purity", "internal/stats/x.go", `import _ "time"`},
+	{"purity", "internal/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.Perm(3) }"},
+	{"", "internal/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.New(rand.NewPCG(1, 2)).Perm(3) }"},
 	{"", "sched/x_test.go", `import _ "time"`},
 
 	{"clock", "device/x.go", "import \"time\"\nfunc f() { time.Sleep(1) }"},
