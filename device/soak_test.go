@@ -408,6 +408,7 @@ func (s *soak) act() {
 			{"read_expire", fmt.Sprint(rng.IntN(3))}, {"write_expire", fmt.Sprint(rng.IntN(3))}, {"prio_aging_expire", fmt.Sprint(rng.IntN(2))},
 			{"source", []string{"queue", "device", "stream"}[rng.IntN(3)]}, {"writes", []string{"sync", "async"}[rng.IntN(2)]},
 			{"slice_idle", fmt.Sprint(rng.IntN(3))}, {"quantum", fmt.Sprint(1 + rng.IntN(4))},
+			{"read_lat_nsec", fmt.Sprint(rng.IntN(2) * 1e9)}, {"write_lat_nsec", fmt.Sprint(rng.IntN(2) * 1e9)},
 		}
 		n := knobs[rng.IntN(len(knobs))]
 		_ = s.loop.Set(n.k, n.v) // not every scheduler has it

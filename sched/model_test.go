@@ -206,6 +206,7 @@ func (w *world) dispatch(full bool) bool {
 	for r := head; r != nil; r = r.Merged {
 		w.live[r].issued = true
 	}
+	head.Issue = w.now
 	head.Move(blk.StateQueued, blk.StateIssued)
 	w.issued = append(w.issued, head)
 	return true
@@ -485,8 +486,12 @@ func drawKnobs(t *rapid.T, s Scheduler) {
 			continue
 		}
 		var low, high int
-		if n, _ := fmt.Sscanf(i.Valid, "%d to %d", &low, &high); n < 2 || rapid.Bool().Draw(t, "as it is") {
+		n, _ := fmt.Sscanf(i.Valid, "%d to %d", &low, &high)
+		if n == 0 || rapid.Bool().Draw(t, "as it is") {
 			continue
+		}
+		if n == 1 { // an unsigned one
+			high = math.MaxInt
 		}
 		v := rapid.SampledFrom([]int{low, high, max(low, min(high, 1)), max(low, min(high, 3)), max(low, min(high, 20))}).Draw(t, i.Name)
 		require.NoError(t, s.Set(i.Name, fmt.Sprint(v)))

@@ -103,7 +103,7 @@ type Config struct {
 }
 
 // Names are the schedulers that New knows.
-var Names = []string{"none", "deadline", "timeslice", "cfq"}
+var Names = []string{"none", "deadline", "timeslice", "cfq", "bfq", "kyber"}
 
 // Resolve is which of Names is meant by name: itself, or another word of the
 // kernel's for the same.
@@ -131,8 +131,12 @@ func New(name string, c *Config) (Scheduler, error) {
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil
+	case "kyber":
+		return newKyber(c), nil
 	case "cfq":
 		return newCFQ(c), nil
+	case "bfq":
+		return newBFQ(c), nil
 	}
 	return &None{cfg: c}, nil
 }
