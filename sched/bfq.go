@@ -127,14 +127,16 @@ func (b *BFQ) give(q *bfqQueue, g *blk.Request) *blk.Request {
 // Requeue implements Scheduler.
 func (b *BFQ) Requeue(now blk.Instant, r *blk.Request) {
 	b.enter(now)
-	place := r.Links.Place
-	if g := r.Links.Leader; g != nil { // not so a part of a failed group
+	var place int32
+	if g := r.Links.Leader; g != nil {
 		place = g.Links.Place
 		b.merger.complete(r)
 		q := b.queues[place-1]
 		b.inDriver--
 		q.dispatched--
 		b.weigh(q)
+	} else { // a part of a failed group, which another scheduler may have made
+		place = b.queueFor(r).place
 	}
 	returned(r)
 	r.Links.Place = place

@@ -95,6 +95,8 @@ type Counters struct {
 	Slices      uint64 `json:"slices"`
 	Extensions  uint64 `json:"slice_extensions"`
 	EarlyEnds   uint64 `json:"slice_early_ends"`
+	Idled       uint64 `json:"idled"`
+	Preempted   uint64 `json:"preempted"`
 	LongestWait int64  `json:"longest_wait_ns"`
 }
 
@@ -161,7 +163,8 @@ func domainStat(name string, d *device.DomainStats) DomainStat {
 		MergedBytes: d.Merges.Sectors * blk.SectorSize,
 		Counters: Counters{
 			Batches: c.Batches, Expired: c.Expired, Starved: c.Starved, Aged: c.Aged, Slices: c.Slices,
-			Extensions: c.Extensions, EarlyEnds: c.EarlyEnds, LongestWait: int64(c.LongestWait),
+			Extensions: c.Extensions, EarlyEnds: c.EarlyEnds,
+			Idled: c.Idled, Preempted: c.Preempted, LongestWait: int64(c.LongestWait),
 		},
 	}
 	for p, by := range d.Merges.Merged {
