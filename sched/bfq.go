@@ -27,6 +27,9 @@ import "github.com/elevisor/elevisor/blk"
 //   - Time is in nanoseconds, not in jiffies.
 //   - The eligible queue with the smallest finish is found always. The kernel's search
 //     misses it if its way there leads past a node that is not eligible itself.
+//   - An interactive queue is not taken for a softly real-time one as well, which has a
+//     hundred times the weight, when its next request follows at once. In the kernel
+//     every reader is, from its second request on (of 4.11 it was not).
 //   - A request that is merged moves the place where its flow reads on, too: else the
 //     next one would look like a seek.
 type BFQ struct {

@@ -238,7 +238,7 @@ func (b *BFQ) grown(q *bfqQueue, g, r *blk.Request) {
 		q.sorted.insert(g)
 		q.next = b.nearer(q.next, g, b.rate.lastPos)
 	}
-	if q.next != before || q.next == g {
+	if q.next != before {
 		b.nextChanged(q)
 	}
 }

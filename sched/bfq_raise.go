@@ -48,7 +48,8 @@ func (b *BFQ) awake(q *bfqQueue) (interactive bool) {
 	w := &q.raise
 	was, paused := w.coeff, q.dispatched == 0 && q.empty+bfqPause < b.now
 	soon := b.now <= q.completed+3*b.tune.sliceIdle
-	soft := q.history != bfqAllSeeks && !w.inBurst && w.nextSoft < b.now && q.dispatched == 0
+	soft := q.history != bfqAllSeeks && !w.inBurst && w.nextSoft < b.now && q.dispatched == 0 &&
+		q.completed+b.tune.sliceIdle+bfqSoftMargin < b.now // said by nextSoft too, but not while interactive
 	interactive = !w.inBurst && paused
 	deserves := b.tune.lowLatency && (was > 1 || q.sync && (interactive || soft))
 
