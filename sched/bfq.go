@@ -130,17 +130,18 @@ func (b *BFQ) give(q *bfqQueue, g *blk.Request) *blk.Request {
 // Requeue implements Scheduler.
 func (b *BFQ) Requeue(now blk.Instant, r *blk.Request) {
 	b.enter(now)
-	place := r.Links.Place
-	if g := r.Links.Leader; g != nil { // not so a part of a failed group
-		place = g.Links.Place
+	var q *bfqQueue
+	if g := r.Links.Leader; g != nil {
+		q = b.queueOf(g)
 		b.merger.complete(r)
-		q := b.queues[place-1]
 		b.inDriver--
 		q.dispatched--
 		b.weigh(q)
+	} else { // a part of a failed group, which another scheduler may have given up
+		q = b.queueFor(r)
 	}
 	returned(r)
-	r.Links.Place = place
+	r.Links.Place = q.place
 	b.n += int(r.Links.Parts)
 	b.back.PushBack(r)
 }

@@ -152,7 +152,6 @@ func (b *BFQ) arrived(q *bfqQueue, r, before *blk.Request) {
 	} else {
 		if b.tune.lowLatency && was == 1 && !q.sync && q.raise.changed+bfqAsyncGap < b.now {
 			b.raiseInteractive(q)
-			b.raised++
 		}
 		if q.next != before {
 			b.nextChanged(q)

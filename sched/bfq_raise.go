@@ -124,7 +124,7 @@ func (b *BFQ) arrivalRaise(q *bfqQueue, deserves, interactive, soft bool) {
 	case interactive:
 		b.raiseInteractive(q)
 	case w.inBurst:
-		w.coeff, w.kind = 1, bfqPlain
+		b.setRaise(q, bfqPlain, 1, 0)
 	case soft:
 		if w.kind != bfqSoft {
 			w.before = w.changed
@@ -135,11 +135,20 @@ func (b *BFQ) arrivalRaise(q *bfqQueue, deserves, interactive, soft bool) {
 }
 
 func (b *BFQ) raiseInteractive(q *bfqQueue) {
-	q.raise.kind, q.raise.coeff, q.raise.length = bfqInteractive, b.tune.raiseTo, b.raiseLength()
+	b.setRaise(q, bfqInteractive, b.tune.raiseTo, b.raiseLength())
 }
 
 func (b *BFQ) raiseSoft(q *bfqQueue) {
-	q.raise.kind, q.raise.coeff, q.raise.length = bfqSoft, b.tune.raiseTo*bfqSoftFactor, bfqSoftLength
+	b.setRaise(q, bfqSoft, b.tune.raiseTo*bfqSoftFactor, bfqSoftLength)
+}
+
+// setRaise changes q's coefficient, not yet the weight in use.
+func (b *BFQ) setRaise(q *bfqQueue, kind bfqKind, coeff int64, length blk.Instant) {
+	w := &q.raise
+	if q.busy {
+		b.raised += asInt(coeff > 1) - asInt(w.coeff > 1)
+	}
+	w.kind, w.coeff, w.length = kind, coeff, length
 }
 
 // raiseLength is for how long an interactive queue is raised: as long as the disk
@@ -153,10 +162,8 @@ func (b *BFQ) raiseLength() blk.Instant {
 
 // endRaise makes q's weight what it was.
 func (b *BFQ) endRaise(q *bfqQueue) {
-	if q.busy && q.raise.coeff > 1 {
-		b.raised--
-	}
-	q.raise.coeff, q.raise.kind, q.raise.length, q.raise.changed = 1, bfqPlain, 0, b.now
+	b.setRaise(q, bfqPlain, 1, 0)
+	q.raise.changed = b.now
 }
 
 // reviewRaise is asked after each request that q has sent.
