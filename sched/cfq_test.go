@@ -27,29 +27,15 @@ func (w *world) inspectCFQ(c *CFQ) {
 			continue
 		}
 		require.Equal(w.t, i, q.index)
-		require.Equal(w.t, q.fifo.Len() > 0, q.next != nil)
-		require.Equal(w.t, q.fifo.Len() > 0 || q == c.active, q.tree != nil, "busy")
-		require.Equal(w.t, q.fifo.Len(), treeLen(q.sorted.root))
-		require.Equal(w.t, q.sync && q.class != levelIdle && q.next != nil, q.spotted)
+		queued += w.inspectQueue(c, q)
 		if q.spotted {
 			near++
-			require.Equal(w.t, placeKey(q.next.Disk, q.next.Links.Start), q.spot.Links.Key)
 		}
 		if q.tree != nil {
 			busy++
 			busySync += q.direction()
 		}
 		leaders += q.fifo.Len()
-		found := false
-		for g := q.fifo.Front(); g != nil; g = g.Next {
-			if g.Prev != nil && g.Prev.Seq > g.Seq || g.Links.First.Pos != g.Links.Key || parts(g.Links.First) != int(g.Links.Parts) {
-				require.Fail(w.t, "not by age, or not in its place, or miscounted")
-			}
-			require.Same(w.t, q, c.queueOf(g))
-			found = found || g == q.next
-			queued += int(g.Links.Parts)
-		}
-		require.Equal(w.t, q.next != nil, found)
 		onDisk[q.direction()] -= q.inflight
 	}
 	require.Zero(w.t, onDisk)
@@ -65,6 +51,28 @@ func (w *world) inspectCFQ(c *CFQ) {
 	}
 	require.Zero(w.t, near)
 	require.Zero(w.t, busy)
+}
+
+// inspectQueue looks into one queue and says how many guest requests it holds.
+func (w *world) inspectQueue(c *CFQ, q *cfqQueue) (queued int) {
+	require.Equal(w.t, q.fifo.Len() > 0, q.next != nil)
+	require.Equal(w.t, q.fifo.Len() > 0 || q == c.active, q.tree != nil, "busy")
+	require.Equal(w.t, q.fifo.Len(), treeLen(q.sorted.root))
+	require.Equal(w.t, q.sync && q.class != levelIdle && q.next != nil, q.spotted)
+	if q.spotted {
+		require.Equal(w.t, placeKey(q.next.Disk, q.next.Links.Start), q.spot.Links.Key)
+	}
+	found := false
+	for g := q.fifo.Front(); g != nil; g = g.Next {
+		if g.Prev != nil && g.Prev.Seq > g.Seq || g.Links.First.Pos != g.Links.Key || parts(g.Links.First) != int(g.Links.Parts) {
+			require.Fail(w.t, "not by age, or not in its place, or miscounted")
+		}
+		require.Same(w.t, q, c.queueOf(g))
+		found = found || g == q.next
+		queued += int(g.Links.Parts)
+	}
+	require.Equal(w.t, q.next != nil, found)
+	return queued
 }
 
 // cfqLoop is a closed loop in virtual time: each flow reads sequentially in its own
