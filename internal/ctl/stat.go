@@ -19,7 +19,8 @@ type DiskCounts struct {
 	Disk   string `json:"disk"`
 	Domain string `json:"domain"`
 	Counts
-	Queues []Counts `json:"queues"`
+	Queues    []Counts   `json:"queues"`
+	Simulated *Simulated `json:"simulated,omitempty"` // of a simulated drive only
 }
 
 // Counts are of a disk, of a queue or of a domain. The names are QEMU's
@@ -105,7 +106,7 @@ func NewStat(now blk.Instant, disks []DiskStat) *Stat {
 	seen := map[string]bool{}
 	for i := range disks {
 		d := &disks[i]
-		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues))}
+		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues)), Simulated: simulated(d.Simulated)}
 		for q := range d.Queues {
 			one.Queues[q] = counts(&d.Queues[q])
 		}
