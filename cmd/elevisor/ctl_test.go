@@ -239,7 +239,7 @@ func TestServe_controlSocket(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		out, err := run(t.Context(), "ctl", "scheduler", "vda", "--control_socket", path)
-		return err == nil && out == "none [deadline] timeslice bfq\n"
+		return err == nil && out == "none [deadline] timeslice\n"
 	}, time.Minute, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
