@@ -160,13 +160,13 @@ func (l *closedLoop) forget() {
 // requests in turn; eight of them are a large burst, none is raised, and each reader
 // has the disk until its time is over.
 func TestBFQ_dent(t *testing.T) {
-	for _, depth := range []int{1, 2, 31} {
+	for _, depth := range []int{1, 31} {
 		for n := 1; n <= 9; n++ {
 			for _, low := range []string{"0", "1"} {
 				l := newClosedLoop(t, n, depth, "low_latency", low, "wr_max_service", "0")
-				l.run(1000 * ms)
+				l.run(500 * ms)
 				l.forget()
-				l.run(3000 * ms)
+				l.run(2000 * ms)
 				t.Logf("depth %d, low_latency %s, %d readers: %.1f in a row, %d raised, %+v", depth, low, n, l.runLength(), l.raised(), l.s.(*BFQ).counts)
 				dent := low == "1" && n < 8
 				require.Equal(t, dent, l.raised() > 0)
@@ -197,10 +197,10 @@ func TestBFQ_dentInThroughput(t *testing.T) {
 			for _, r := range l.readers {
 				r.think = 35 * us
 			}
-			l.run(1000 * ms)
+			l.run(500 * ms)
 			l.forget()
-			l.run(5000 * ms)
-			served[low] = l.served() / 4
+			l.run(2500 * ms)
+			served[low] = l.served() / 2
 		}
 		t.Logf("%d readers: %d IOPS, with low_latency %d", n, served[0], served[1])
 		share := float64(served[1]) / float64(served[0])
