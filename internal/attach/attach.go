@@ -123,6 +123,9 @@ func (p *plugging) plug(ctx context.Context, agent *qmp.Agent, scheduler string)
 		return nil, err
 	}
 	if err := began(&p.device, p.mon.Execute(ctx, "device_add", deviceArguments(d), nil)); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%w (it waits for the server at %s, and the VM stands still for as long)", err, d.Socket)
+		}
 		return nil, err
 	}
 	if err := p.awaitStarted(ctx, d.ID); err != nil {

@@ -115,7 +115,7 @@ func (m *machine) deleted(ctx context.Context, id string, events <-chan goqemu.E
 	case <-look.Done():
 	}
 	if ctx.Err() != nil {
-		return false, fmt.Errorf("the guest has not let go of the device (%w): is it up, and has it PCI hot-plug? The request stays with it; the device works until then", ctx.Err())
+		return false, fmt.Errorf("the guest has not let go of the device (%w): is it up, and has it PCI hot-plug? QEMU keeps the request, and the device works until the guest does", ctx.Err())
 	}
 	devices, err := m.devices() // an event may have been lost
 	_, there := devices[id]
@@ -130,11 +130,10 @@ func (m *machine) removeChardev(ctx context.Context, label string) error {
 			return err
 		}
 		err := m.raw.ChardevRemove(label)
-		if err == nil {
-			return nil
-		}
-		if m.mon.Err() != nil || pause(ctx, pollTime) != nil {
-			return fmt.Errorf("%s: %w", label, err)
+		refused := new(qmp.Error)
+		busy := errors.As(err, &refused) && strings.Contains(refused.Desc, "busy")
+		if err == nil || !busy || pause(ctx, pollTime) != nil {
+			return err
 		}
 	}
 }

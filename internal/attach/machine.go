@@ -15,7 +15,7 @@ const (
 	driver = "vhost-user-blk-pci"
 	// peripheral is where QEMU keeps the devices that have an id.
 	peripheral = "/machine/peripheral"
-	// oldest is the first QEMU that can be asked whether a vhost device has started.
+	// oldestMajor.oldestMinor is the first QEMU that can be asked whether a vhost device has started.
 	oldestMajor, oldestMinor = 7, 2
 )
 
@@ -115,7 +115,7 @@ func (m *machine) free(id string) error {
 func (m *machine) devices() (map[string]string, error) {
 	children, err := m.raw.QomList(peripheral)
 	if err != nil {
-		return nil, fmt.Errorf("qom-list %s: %w", peripheral, err)
+		return nil, err
 	}
 	devices := map[string]string{}
 	for _, c := range children {
@@ -131,7 +131,7 @@ func (m *machine) devices() (map[string]string, error) {
 func (m *machine) chardevFile(label string) (string, error) {
 	all, err := m.raw.QueryChardev()
 	if err != nil {
-		return "", fmt.Errorf("query-chardev: %w", err)
+		return "", err
 	}
 	for _, c := range all {
 		if c.Label == label {
@@ -174,7 +174,7 @@ func (m *machine) anonymous(ctx context.Context, id string) bool {
 
 // queues asks the server, and chooses.
 func (m *machine) queues(ctx context.Context, d *Disk) error {
-	most, err := ask(d.Socket)
+	most, err := ask(d.Socket, min(m.options.Timeout, serverTime))
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (m *machine) bus(ctx context.Context, d *Disk) error {
 	}
 	buses, err := m.raw.QueryPCI()
 	if err != nil {
-		return fmt.Errorf("query-pci: %w", err)
+		return err
 	}
 	var ports []string
 	walk(buses, func(p *raw.PCIDeviceInfo) {
@@ -260,7 +260,7 @@ type pci struct{ bus, slot, function int64 }
 func (m *machine) pciAddress(id string) (where pci, err error) {
 	buses, err := m.raw.QueryPCI()
 	if err != nil {
-		return pci{}, fmt.Errorf("query-pci: %w", err)
+		return pci{}, err
 	}
 	err = fmt.Errorf("query-pci: there is no device %q", id)
 	walk(buses, func(d *raw.PCIDeviceInfo) {

@@ -13,11 +13,12 @@ import (
 // serverTime bounds what a server may take to accept and to answer.
 const serverTime = 3 * time.Second
 
-// ask connects to the server as a front-end would, and returns how many queues it has.
+// ask connects to the server as a front-end would, and returns how many queues it has;
+// timeout is for each answer.
 // It is asked before QEMU is: QEMU waits for the answers with the whole VM stopped, and
 // a server that serves another VM, or is none, never gives them.
-func ask(socket string) (queues int, err error) {
-	f, err := vhost.Dial(socket, serverTime)
+func ask(socket string, timeout time.Duration) (queues int, err error) {
+	f, err := vhost.Dial(socket, timeout)
 	if err != nil {
 		return 0, fmt.Errorf("disk socket %s: %w; no server listens there (elevisor serve --socket-path=%s)", socket, err, socket)
 	}

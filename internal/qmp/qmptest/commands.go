@@ -1,7 +1,6 @@
 package qmptest
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -173,6 +172,9 @@ func (v *VM) removeChardev(id string) refusal {
 			return generic("Chardev '%s' is busy", id)
 		}
 	}
+	if v.Busy--; v.Busy >= 0 {
+		return generic("Chardev '%s' is busy", id)
+	}
 	delete(v.Chardevs, id)
 	return refusal{}
 }
@@ -196,17 +198,24 @@ func (v *VM) deleteDevice(id string) (events []string, _ refusal) {
 	if v.Devices[id] == "" {
 		return nil, refusal{"DeviceNotFound", fmt.Sprintf("Device '%s' not found", id)}
 	}
-	if v.Clinging {
+	path := "/machine/peripheral/" + id
+	what := fmt.Sprintf(`{"device": %q, "path": %q}`, id, path)
+	switch {
+	case v.Clinging:
 		return nil, refusal{}
+	case v.Unwilling:
+		return []string{event("DEVICE_UNPLUG_GUEST_ERROR", what)}, refusal{}
 	}
 	delete(v.Devices, id)
 	delete(v.behind, id)
 	delete(v.bus, id)
-	path, _ := json.Marshal("/machine/peripheral/" + id)
-	return []string{
-		event("DEVICE_DELETED", `{"path": "/machine/peripheral/`+id+`/virtio-backend"}`),
-		event("DEVICE_DELETED", fmt.Sprintf(`{"device": %q, "path": %s}`, id, path)),
-	}, refusal{}
+	switch {
+	case v.Unplugging:
+		return nil, generic("Device %s is already in the process of unplug", id)
+	case v.Quiet:
+		return nil, refusal{}
+	}
+	return []string{event("DEVICE_DELETED", fmt.Sprintf(`{"path": %q}`, path+"/virtio-backend")), event("DEVICE_DELETED", what)}, refusal{}
 }
 
 // Plug makes a device with its chardev, as a command line does.

@@ -38,6 +38,10 @@ type VM struct {
 	Unreachable  bool              // a new chardev does not connect
 	Deaf         bool              // the guest does not start the disk
 	Clinging     bool              // the guest does not let go of it
+	Unwilling    bool              // ... and says so
+	Unplugging   bool              // ... for an earlier device_del; it does for the second look
+	Quiet        bool              // no event tells of a device's end
+	Busy         int               // that many times a chardev is not removed at once
 	Faults       map[string]Fault  // by command
 
 	mu       sync.Mutex
