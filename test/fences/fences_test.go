@@ -39,6 +39,8 @@ var layers = map[string][]string{
 	"internal/eventfd": {},
 	"internal/socket":  {},
 	"internal/clock":   {"blk"},
+	"internal/qmp":     {"internal/clock"},
+	"internal/attach":  {"internal/qmp", "vhost"},
 }
 
 // pure packages have one history of answers for one history of calls: what would

@@ -36,7 +36,7 @@ func attachDetach(t *testing.T, machine string, more []string) {
 	attach := []string{"attach", "--disk", hot, "--socket-path", second.socket}
 
 	require.Contains(t, g.elevisor(attach...), hot+": the guest uses it; queues: 2")
-	g.run("i=0; while [ ! -b /dev/vdb ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done; [ -b /dev/vdb ]")
+	g.appears(true)
 	g.run("mkfs.ext4 -q -F /dev/vdb && mount -t ext4 /dev/vdb /mnt")
 	g.run("dd if=/dev/urandom of=/mnt/data bs=1M count=16 2> /dev/null")
 	g.dropCaches()
@@ -45,11 +45,12 @@ func attachDetach(t *testing.T, machine string, more []string) {
 	wrongAttaches(t, g, second)
 	g.run("umount /mnt && e2fsck -fn /dev/vdb")
 	require.Equal(t, hot+": detached", g.elevisor("detach", "--disk", hot))
-	g.run("i=0; while [ -e /sys/block/vdb ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done; [ ! -e /sys/block/vdb ]")
+	g.appears(false)
 	require.Contains(t, g.elevisorFails("detach", "--disk", hot), "the VM has no device \""+hot+"\"; its vhost-user disks: [disk]")
 
 	require.Contains(t, g.elevisor(attach...), hot+": the guest uses it")
-	g.run("i=0; while [ ! -b /dev/vdb ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done; mount -t ext4 /dev/vdb /mnt")
+	g.appears(true)
+	g.run("mount -t ext4 /dev/vdb /mnt")
 	require.Equal(t, want, g.run("md5sum < /mnt/data"), "what was written before the detach")
 	g.run("umount /mnt")
 	require.Equal(t, hot+": detached", g.elevisor("detach", "--disk", hot))
@@ -82,6 +83,16 @@ func wrongAttaches(t *testing.T, g *guest, second disk) {
 		require.Contains(t, g.elevisorFails("attach", "--disk", "disk", "--control-socket", second.control), "disk disk is attached already")
 	}
 	g.run("ls /mnt > /dev/null && dd if=/dev/vda of=/dev/null bs=1M count=16")
+}
+
+// appears waits until the guest has its second disk, or has it no more: its device file
+// comes a moment after the driver's start, and goes a moment after the device.
+func (g *guest) appears(want bool) {
+	g.t.Helper()
+	eventually(g.t, "/dev/vdb in the guest", func() bool {
+		_, status := g.ask("[ -b /dev/vdb ]")
+		return (status == 0) == want
+	})
 }
 
 // elevisor runs a command of the program on the machine, and wants it to succeed.
