@@ -43,7 +43,7 @@ func TestBadSpecsAreNamed(t *testing.T) {
 		"mem:?size=-1":     `size "-1" is not a number`,
 		"null:?size=511":   "511 bytes; a disk has at least one sector",
 		"null:?size=8E":    `size "8E" is out of range`,
-		"nul:size=1G":      `"nul:" is not a kind of disk; valid: mem:, null:, or a path`,
+		"nul:size=1G":      `"nul:" is not a kind of disk; valid: mem:, null:, sim:, or a path`,
 		dir:                "it is a directory",
 		fifo:               "neither a regular file nor a block device",
 		"/dev/null":        "neither a regular file nor a block device",

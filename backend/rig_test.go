@@ -32,6 +32,11 @@ type rig struct {
 // attach makes a rig for img with a ring if the image's engine wants one.
 func attach(t testing.TB, img Image, depth int) *rig {
 	t.Helper()
+	return attachWith(t, img, depth, img.Info().Engine == "io_uring")
+}
+
+func attachWith(t testing.TB, img Image, depth int, withRing bool) *rig {
+	t.Helper()
 	g := &rig{t: t, woken: make(chan struct{}, 1)}
 	h := Host{Depth: depth, Wakeup: func() {
 		select {
@@ -39,7 +44,7 @@ func attach(t testing.TB, img Image, depth int) *rig {
 		default:
 		}
 	}}
-	if img.Info().Engine == "io_uring" {
+	if withRing {
 		runtime.LockOSThread()
 		ring, err := uring.New(64)
 		require.NoError(t, err)

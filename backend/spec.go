@@ -13,8 +13,9 @@ import (
 
 // Open opens a disk: the path of a regular file or block device,
 // "mem:?size=1G" for memory, or "null:?size=1G" for a disk that keeps nothing
-// ("mem:size=1G" means the same). A file whose name looks like a kind of disk is
-// written as ./mem:x. It may block.
+// ("mem:size=1G" means the same), or "sim:hdd?preset=NAME&size=8G&seed=7" for a
+// simulated drive (SimKeys are its words). A file whose name looks like a kind of disk
+// is written as ./mem:x. It may block.
 func Open(spec string, o Options) (Image, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("open disk %s: %w", spec, err)
@@ -23,27 +24,37 @@ func Open(spec string, o Options) (Image, error) {
 	if !ok || strings.ContainsAny(kind, "/.") {
 		return openFile(spec, o)
 	}
-	var open func(int64, Options) (Image, error)
+	var open func(string, Options) (Image, error)
 	switch kind {
 	case "mem":
-		open = newMem
+		open = sized(newMem)
 	case "null":
-		open = newNull
+		open = sized(newNull)
+	case "sim":
+		open = openSim
 	default:
 		img, err := openFile(spec, o) // a file may have a colon in its name
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: mem:, null:, or a path", spec, kind+":")
+			return nil, fmt.Errorf("open disk %s: no such file, and %q is not a kind of disk; valid: mem:, null:, sim:, or a path", spec, kind+":")
 		}
 		return img, err
 	}
-	size, err := parseQuery(strings.TrimPrefix(query, "?"))
-	if err == nil {
-		var img Image
-		if img, err = open(size, o); err == nil {
-			return img, nil
-		}
+	img, err := open(strings.TrimPrefix(query, "?"), o)
+	if err != nil {
+		return nil, fmt.Errorf("open disk %s: %w", spec, err)
 	}
-	return nil, fmt.Errorf("open disk %s: %w", spec, err)
+	return img, nil
+}
+
+// sized makes disks that are described by a size alone.
+func sized(open func(size int64, o Options) (Image, error)) func(query string, o Options) (Image, error) {
+	return func(query string, o Options) (Image, error) {
+		size, err := parseQuery(query)
+		if err != nil {
+			return nil, err
+		}
+		return open(size, o)
+	}
 }
 
 // parseQuery reads the words behind "mem:" and "null:".

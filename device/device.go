@@ -316,6 +316,11 @@ func (d *Device) record(i int) []byte {
 	return b[i*stride : (i+1)*stride]
 }
 
+// Kick says that the driver has made something available in queue i, where no kick
+// descriptor says it: the queue is looked at in the loop's next step. On the loop's
+// goroutine only.
+func (d *Device) Kick(i int) { d.queues[i].kicked = true }
+
 // Enable implements vhost.Queues.
 func (d *Device) Enable(i int, on bool) {
 	_ = d.do(i, func(q *queue) { q.enabled, q.hot = on, true })

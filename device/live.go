@@ -210,13 +210,18 @@ func (l *Loop) Stop() {
 	<-l.ended
 }
 
-func (l *Loop) close() error {
+// Close ends a loop that was never started, as Stop ends one that was: it lets go of
+// its images. Its queues are stopped already.
+func (l *Loop) Close() error {
 	var all []error
 	for _, d := range l.disks {
 		all = append(all, d.Close())
 	}
-	return errors.Join(append(all, l.waiter.Close())...)
+	l.disks = nil
+	return errors.Join(all...)
 }
+
+func (l *Loop) close() error { return errors.Join(l.Close(), l.waiter.Close()) }
 
 // notify wakes the other side of a queue.
 func (l *Loop) notify(n virtqueue.Notifier) {

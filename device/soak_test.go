@@ -396,7 +396,7 @@ func (s *soak) act() {
 			s.devs[x.dev].queues[x.queue].kicked = true
 		}
 	case k < 65:
-		y, err := sched.New(sched.Names[rng.IntN(3)], s.cfg)
+		y, err := sched.New(sched.Names[rng.IntN(len(sched.Names))], s.cfg)
 		require.NoError(s.t, err)
 		s.loop.Switch(y)
 	case k < 75:
@@ -406,6 +406,7 @@ func (s *soak) act() {
 			{"extend", []string{"always", "never", "rule-r"}[rng.IntN(3)]}, {"empty", []string{"inflight", "immediate"}[rng.IntN(2)]},
 			{"front_merges", fmt.Sprint(rng.IntN(2))}, {"fifo_batch", fmt.Sprint(rng.IntN(5))}, {"async_depth", fmt.Sprint(1 + rng.IntN(3))},
 			{"read_expire", fmt.Sprint(rng.IntN(3))}, {"write_expire", fmt.Sprint(rng.IntN(3))}, {"prio_aging_expire", fmt.Sprint(rng.IntN(2))},
+			{"read_lat_nsec", fmt.Sprint(rng.IntN(2) * 1e9)}, {"write_lat_nsec", fmt.Sprint(rng.IntN(2) * 1e9)},
 		}
 		n := knobs[rng.IntN(len(knobs))]
 		_ = s.loop.Set(n.k, n.v) // not every scheduler has it

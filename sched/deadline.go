@@ -91,14 +91,17 @@ func newDeadline(c *Config) *Deadline {
 	}
 }
 
-func (d *Deadline) level(r *blk.Request) *level {
-	switch r.Prio {
+func (d *Deadline) level(r *blk.Request) *level { return &d.levels[levelOf(r.Prio)] }
+
+// levelOf is the level of a class.
+func levelOf(p blk.Prio) int {
+	switch p {
 	case blk.PrioRT:
-		return &d.levels[levelRT]
+		return levelRT
 	case blk.PrioIdle:
-		return &d.levels[levelIdle]
+		return levelIdle
 	}
-	return &d.levels[levelBE]
+	return levelBE
 }
 
 func direction(r *blk.Request) int {
@@ -393,9 +396,7 @@ func (d *Deadline) Counters(c *Counters) {
 func (d *Deadline) Describe(w io.Writer) {
 	fmt.Fprintf(w, "deadline: %d queued, %d writes on the disk, %d of a batch of %ss, writes passed over %d times\n",
 		d.n, d.writing, d.batching, directionNames[d.dir], d.starved)
-	for g := d.back.Front(); g != nil; g = g.Next {
-		describeGroup(w, g)
-	}
+	describeList(w, &d.back)
 	for i := range d.levels {
 		p := &d.levels[i]
 		if p.load == 0 {
@@ -404,9 +405,7 @@ func (d *Deadline) Describe(w io.Writer) {
 		fmt.Fprintf(w, " %s: %d queued or on the disk, sweep at %d for reads, %d for writes\n",
 			levelNames[i], p.load, p.latest[read], p.latest[write])
 		for dir := range p.fifo {
-			for g := p.fifo[dir].Front(); g != nil; g = g.Next {
-				describeGroup(w, g)
-			}
+			describeList(w, &p.fifo[dir])
 		}
 	}
 }

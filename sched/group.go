@@ -123,6 +123,25 @@ func takeApart(g *blk.Request, src blk.Source, out, left []*blk.Request) (_, _ [
 	return out, left
 }
 
+// takeOut takes out of l what src covers and appends it to out, apart. leave, if any,
+// is told of each leader that goes; what is left of its group stays in l.
+func takeOut(l *blk.List, src blk.Source, out []*blk.Request, leave func(g *blk.Request)) []*blk.Request {
+	var left []*blk.Request
+	for g := l.Front(); g != nil; {
+		next := g.Next
+		if covered(g, src) {
+			l.Remove(g)
+			if leave != nil {
+				leave(g)
+			}
+			out, left = takeApart(g, src, out, left)
+		}
+		g = next
+	}
+	putBack(l, left)
+	return out
+}
+
 // putBack queues what is left of groups, alone again, at the places in l that their
 // ages give them. It walks l once: guests choose how many parts there are.
 func putBack(l *blk.List, left []*blk.Request) {
@@ -156,4 +175,11 @@ func describeGroup(w io.Writer, g *blk.Request) {
 		fmt.Fprintf(w, " %d+%d of %d/%d", r.Sector, r.Sectors, r.Source.Device, r.Source.Queue)
 	}
 	fmt.Fprintln(w)
+}
+
+// describeList prints the groups on l.
+func describeList(w io.Writer, l *blk.List) {
+	for g := l.Front(); g != nil; g = g.Next {
+		describeGroup(w, g)
+	}
 }

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ type knob struct {
 	name, unit string
 	base       int // of the digits; 0: by their prefix, as the kernel's kstrtoint
 	low, high  int64
+	unsigned   bool     // value holds a uint64, of any size
 	words      []string // of a choice; value is the place of one
 	value      int64
 }
@@ -59,6 +61,10 @@ func (k *knob) parse(value string) (v int64, ok bool) {
 		v = int64(slices.Index(k.words, value))
 		return v, v >= 0
 	}
+	if k.unsigned {
+		u, err := strconv.ParseUint(value, k.base, 64)
+		return int64(u), err == nil && !strings.Contains(value, "_")
+	}
 	v, err := strconv.ParseInt(value, k.base, 64)
 	return v, err == nil && v >= k.low && v <= k.high && !strings.Contains(value, "_")
 }
@@ -68,12 +74,18 @@ func (k *knob) text() string {
 	if k.words != nil {
 		return k.words[k.value]
 	}
+	if k.unsigned {
+		return strconv.FormatUint(uint64(k.value), 10)
+	}
 	return strconv.FormatInt(k.value, 10)
 }
 
 func (k *knob) valid() string {
 	if k.words != nil {
 		return strings.Join(k.words, " or ")
+	}
+	if k.unsigned {
+		return fmt.Sprintf("0 to %d", uint64(math.MaxUint64))
 	}
 	return fmt.Sprintf("%d to %d", k.low, k.high)
 }

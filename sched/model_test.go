@@ -114,8 +114,11 @@ func (w *world) insert(want blk.Request) *blk.Request {
 
 func (w *world) count() {
 	require.Equal(w.t, w.queued, w.s.Len(), "queued")
-	if d, ok := w.s.(*Deadline); ok {
-		w.inspect(d)
+	switch s := w.s.(type) {
+	case *Deadline:
+		w.inspect(s)
+	case *CFQ:
+		w.inspectCFQ(s)
 	}
 }
 
@@ -203,6 +206,7 @@ func (w *world) dispatch(full bool) bool {
 	for r := head; r != nil; r = r.Merged {
 		w.live[r].issued = true
 	}
+	head.Issue = w.now
 	head.Move(blk.StateQueued, blk.StateIssued)
 	w.issued = append(w.issued, head)
 	return true
@@ -467,6 +471,7 @@ func (w *world) anything(t *rapid.T, prios bool) blk.Request {
 
 func drawConfig(t *rapid.T) *Config {
 	return &Config{
+		Rotational:  rapid.Bool().Draw(t, "rotational"),
 		NoMerges:    rapid.IntRange(0, 2).Draw(t, "nomerges"),
 		MaxSectors:  blk.Sector(rapid.SampledFrom([]int{0, 0, 8, 20}).Draw(t, "max sectors")),
 		MaxSegments: rapid.SampledFrom([]int{0, 0, 3, 6}).Draw(t, "max segments"),
@@ -481,8 +486,12 @@ func drawKnobs(t *rapid.T, s Scheduler) {
 			continue
 		}
 		var low, high int
-		if n, _ := fmt.Sscanf(i.Valid, "%d to %d", &low, &high); n < 2 || rapid.Bool().Draw(t, "as it is") {
+		n, _ := fmt.Sscanf(i.Valid, "%d to %d", &low, &high)
+		if n == 0 || rapid.Bool().Draw(t, "as it is") {
 			continue
+		}
+		if n == 1 { // an unsigned one
+			high = math.MaxInt
 		}
 		v := rapid.SampledFrom([]int{low, high, max(low, min(high, 1)), max(low, min(high, 3)), max(low, min(high, 20))}).Draw(t, i.Name)
 		require.NoError(t, s.Set(i.Name, fmt.Sprint(v)))
@@ -591,6 +600,21 @@ func TestTree(t *testing.T) {
 			} else {
 				require.Same(t, model[i], got)
 			}
+		}
+		for i, m := range model {
+			around := [2]*blk.Request{}
+			if i > 0 {
+				around[0] = model[i-1]
+			}
+			if i < len(model)-1 {
+				around[1] = model[i+1]
+			}
+			require.Same(t, around[0], tr.beside(m, 0))
+			require.Same(t, around[1], tr.beside(m, 1))
+		}
+		if len(model) > 0 {
+			require.Same(t, model[0], tr.end(0))
+			require.Same(t, model[len(model)-1], tr.end(1))
 		}
 		require.False(t, red(tr.root))
 		var walk func(x, up *blk.Request) (blacks int)

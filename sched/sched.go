@@ -85,6 +85,8 @@ type Counters struct {
 	Slices      uint64      // time slices begun
 	Extensions  uint64      // and extended
 	EarlyEnds   uint64      // and ended before their time: the owner had nothing more
+	Idled       uint64      // times that the disk was kept free for the next request of one flow
+	Preempted   uint64      // slices taken away for a flow that goes first
 	LongestWait blk.Instant // from Insert to Dispatch, ns
 }
 
@@ -101,7 +103,7 @@ type Config struct {
 }
 
 // Names are the schedulers that New knows.
-var Names = []string{"none", "deadline", "timeslice"}
+var Names = []string{"none", "deadline", "timeslice", "cfq", "bfq", "kyber"}
 
 // Resolve is which of Names is meant by name: itself, or another word of the
 // kernel's for the same.
@@ -129,6 +131,12 @@ func New(name string, c *Config) (Scheduler, error) {
 		return newDeadline(c), nil
 	case "timeslice":
 		return newTimeslice(c), nil
+	case "kyber":
+		return newKyber(c), nil
+	case "cfq":
+		return newCFQ(c), nil
+	case "bfq":
+		return newBFQ(c), nil
 	}
 	return &None{cfg: c}, nil
 }

@@ -8,10 +8,10 @@ import "github.com/elevisor/elevisor/blk"
 // told from its description and its published tables. Streams that would take turns
 // on a rotational disk, and pay for the change each time, come in runs instead.
 //
-// A key with a request in flight keeps its slice although it has nothing queued: a
-// guest that reads at depth 1 is empty the moment its request has been dispatched.
-// What others want waits here meanwhile, where it can still be merged, with what is
-// of the same key.
+// A key keeps its slice although it has nothing queued: a guest that reads at depth 1
+// is empty the moment its request has been dispatched, and has nothing in flight
+// either between the completion and its next request. What others want waits here
+// meanwhile, where it can still be merged, with what is of the same key.
 //
 // Of n keys that always want more, each waits at most
 //
@@ -43,6 +43,7 @@ type Timeslice struct {
 	end    blk.Instant
 	grown  int // extensions since start
 	served int // heads dispatched since start
+	lately int // and since the last extension
 
 	last   blk.Instant // newest argument: Describe and Set are given none
 	queued int         // guest requests, without those of none

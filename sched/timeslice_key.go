@@ -22,7 +22,13 @@ type key struct {
 
 // idle says whether k has nothing more to do with its slice.
 func (k *key) idle(rule emptyRule) bool {
-	return k.list.Len() == 0 && (rule == emptyImmediate || k.inflight == 0)
+	switch {
+	case rule == emptyExpiry || k.list.Len() > 0:
+		return false
+	case rule == emptyInflight:
+		return k.inflight == 0
+	}
+	return true
 }
 
 // since is when k, which has something queued, began to wait for its turn: when its

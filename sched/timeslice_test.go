@@ -190,6 +190,10 @@ func cycle(s Scheduler, reqs []blk.Request, now *blk.Instant) {
 	}
 	for range reqs {
 		r := s.Dispatch(*now)
+		if r == nil { // an idle owner keeps the disk
+			*now = s.Wake()
+			r = s.Dispatch(*now)
+		}
 		*now += 100 * us
 		s.Complete(*now, r)
 	}

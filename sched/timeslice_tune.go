@@ -37,7 +37,8 @@ const (
 type emptyRule uint8
 
 const (
-	emptyInflight  emptyRule = iota // when it has nothing on the disk either
+	emptyExpiry    emptyRule = iota // never
+	emptyInflight                   // when it has nothing on the disk either
 	emptyImmediate                  // at once
 )
 
@@ -47,7 +48,7 @@ var mergeWithin = [sliceByCount]scope{byDevice: withinDevice, byQueue: withinSou
 var (
 	sliceByNames = []string{byDevice: "device", byQueue: "queue"}
 	extendNames  = []string{extendRuleR: "rule-r", extendAlways: "always", extendNever: "never"}
-	emptyNames   = []string{emptyInflight: "inflight", emptyImmediate: "immediate"}
+	emptyNames   = []string{emptyExpiry: "expiry", emptyInflight: "inflight", emptyImmediate: "immediate"}
 )
 
 // The knobs, by place.

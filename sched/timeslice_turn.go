@@ -17,6 +17,7 @@ func (t *Timeslice) turn(now blk.Instant) *blk.Request {
 	if g != nil {
 		t.ring().note(t.owner)
 		t.served++
+		t.lately++
 	}
 	return g
 }
@@ -44,20 +45,20 @@ func (t *Timeslice) renew(now blk.Instant) {
 	}
 	t.start = now - (now-t.end)%t.slice
 	t.end = t.start + t.slice
-	t.grown, t.served = 0, 0
+	t.grown, t.served, t.lately = 0, 0, 0
 }
 
 // extended lets the owner go on for another slice where the rule allows it, or for
 // as many as bring the end past now if the disk had no room to ask in time. By rule
-// R the owner must have made use of its slice, must not get more than slice_extend_max in
-// all, and nobody else may have waited as long as that.
+// R the owner must have made use of its last slice, must not get more than
+// slice_extend_max in all, and nobody else may have waited as long as that.
 func (t *Timeslice) extended(now blk.Instant) bool {
 	most := blk.Instant(t.knobs[extendMax].value) // slices in a row, the first one included
 	switch extendRule(t.knobs[extendBy].value) {
 	case extendNever:
 		return false
 	case extendRuleR:
-		if t.served == 0 || now-t.ring().oldest(t.owner) >= most*t.slice {
+		if t.lately == 0 && t.owner.inflight == 0 || now-t.ring().oldest(t.owner) >= most*t.slice {
 			return false
 		}
 	}
@@ -67,6 +68,7 @@ func (t *Timeslice) extended(now blk.Instant) bool {
 	}
 	t.grown += int(n)
 	t.end += n * t.slice
+	t.lately = 0
 	t.counts.Extensions += uint64(n)
 	return true
 }
@@ -75,7 +77,7 @@ func (t *Timeslice) extended(now blk.Instant) bool {
 func (t *Timeslice) enter(now blk.Instant, k *key) {
 	t.owner, t.place = k, k.place
 	t.start, t.end = now, now+t.slice
-	t.grown, t.served = 0, 0
+	t.grown, t.served, t.lately = 0, 0, 0
 	t.counts.Slices++
 }
 

@@ -232,6 +232,7 @@ func (x *script) dispatch(n int) string {
 			fmt.Fprint(&out, "nothing ")
 			break
 		}
+		r.Issue = x.now
 		if r.Merged == nil {
 			fmt.Fprintf(&out, "%s ", x.ids[r])
 			continue

@@ -24,6 +24,31 @@ func (t *tree) from(key blk.Sector) (r *blk.Request) {
 	return r
 }
 
+// end is the first request (side 0) or the last one (side 1), nil if t is empty.
+func (t *tree) end(side int) (r *blk.Request) {
+	for x := t.root; x != nil; x = x.Links.Child[side] {
+		r = x
+	}
+	return r
+}
+
+// beside is the request right before r (side 0) or behind it (side 1), nil if r is
+// the last one on that side.
+func (t *tree) beside(r *blk.Request, side int) *blk.Request {
+	if x := r.Links.Child[side]; x != nil {
+		for x.Links.Child[1-side] != nil {
+			x = x.Links.Child[1-side]
+		}
+		return x
+	}
+	for p := r.Links.Parent; p != nil; r, p = p, p.Links.Parent {
+		if sideOf(r, p) != side {
+			return p
+		}
+	}
+	return nil
+}
+
 // insert takes r in. Its key stays as it is until remove.
 func (t *tree) insert(r *blk.Request) {
 	l := &r.Links

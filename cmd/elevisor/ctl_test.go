@@ -32,8 +32,7 @@ type house struct {
 }
 
 var (
-	elevators = []string{"none", "deadline", "timeslice"}
-	domains   = map[string]string{"vda": "hdd", "vdb": "hdd", "vdc": "vdc"}
+	domains = map[string]string{"vda": "hdd", "vdb": "hdd", "vdc": "vdc"}
 )
 
 func newHouse() *house {
@@ -62,7 +61,7 @@ func (h *house) Stat() (stats []ctl.DiskStat) {
 }
 
 func (h *house) Scheduler(disk string) (s ctl.Scheduler, err error) {
-	s = ctl.Scheduler{Domain: domains[disk], Active: h.active[domains[disk]], Available: elevators, Reason: "it spins"}
+	s = ctl.Scheduler{Domain: domains[disk], Active: h.active[domains[disk]], Available: sched.Names, Reason: "it spins"}
 	for _, d := range h.List() {
 		if d.Domain == s.Domain {
 			s.Disks = append(s.Disks, d.ID)
@@ -72,8 +71,8 @@ func (h *house) Scheduler(disk string) (s ctl.Scheduler, err error) {
 }
 
 func (h *house) SetScheduler(disk, name string) error {
-	if !slices.Contains(elevators, name) {
-		return fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(elevators, ", "))
+	if !slices.Contains(sched.Names, name) {
+		return fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(sched.Names, ", "))
 	}
 	h.active[domains[disk]] = name
 	return nil
@@ -239,7 +238,7 @@ func TestServe_controlSocket(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		out, err := run(t.Context(), "ctl", "scheduler", "vda", "--control_socket", path)
-		return err == nil && out == "none [deadline] timeslice\n"
+		return err == nil && out == "none [deadline] timeslice kyber\n"
 	}, time.Minute, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)

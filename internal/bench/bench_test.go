@@ -25,10 +25,10 @@ func TestVerifyPassesOnAGoodDisk(t *testing.T) {
 			total := res.Total()
 			assert.Empty(t, total.Failures)
 			assert.Equal(t, uint64(4<<20), total.Reads().Bytes+total.Writes().Bytes)
-			assert.Equal(t, rw.reads(), total.Reads().IOs > 0)
-			assert.Equal(t, rw.writes(), total.Writes().IOs > 0)
-			assert.Equal(t, rw.writes(), total.Verified > 0)
-			if rw.writes() {
+			assert.Equal(t, rw.Reads(), total.Reads().IOs > 0)
+			assert.Equal(t, rw.Writes(), total.Writes().IOs > 0)
+			assert.Equal(t, rw.Writes(), total.Verified > 0)
+			if rw.Writes() {
 				assert.False(t, f.overlap)
 			}
 			if rw.mixed() {

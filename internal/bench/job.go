@@ -46,7 +46,7 @@ type job struct {
 	clock  clock.Monotonic
 	first  blk.Sector // of the region
 	blocks uint64
-	pick   picker
+	pick   Picker
 
 	ios     []access
 	free    []int // slots
@@ -67,7 +67,7 @@ type job struct {
 
 // access is what a slot is doing.
 type access struct {
-	dir            direction
+	dir            Direction
 	block          uint64
 	gen            generation
 	issued, kicked blk.Instant
@@ -75,17 +75,17 @@ type access struct {
 }
 
 type held struct {
-	dir   direction
+	dir   Direction
 	block uint64
 	ok    bool
 }
 
 func newJob(o *Options, index int, q Queue, clk clock.Monotonic) *job {
-	offset, size := o.region(index)
+	offset, size := o.Region(index)
 	blocks := uint64(size / int64(o.BlockSize))
 	j := &job{
 		o: o, q: q, clock: clk, first: blk.Sector(offset / blk.SectorSize), blocks: blocks,
-		pick: newPicker(o, index, blocks), limit: cmp.Or(o.IOSize, int64(blocks)*int64(o.BlockSize)),
+		pick: NewPicker(o, index, blocks), limit: cmp.Or(o.IOSize, int64(blocks)*int64(o.BlockSize)),
 		ios: make([]access, o.Depth), free: make([]int, 0, o.Depth), batch: make([]int, 0, o.Depth),
 	}
 	if o.TimeBased {
@@ -107,7 +107,7 @@ func newJob(o *Options, index int, q Queue, clk clock.Monotonic) *job {
 		}
 	}
 	j.onDone = j.done
-	j.res = JobResult{Index: index, Stats: [directions]Stats{newStats(), newStats()}}
+	j.res = JobResult{Index: index, Stats: [directions]Stats{NewStats(), NewStats()}}
 	return j
 }
 
@@ -121,9 +121,9 @@ func (j *job) run(ctx context.Context) {
 	}
 	err := j.load(ctx, end)
 	j.res.Runtime = time.Duration(j.clock.Now() - start)
-	if err == nil && j.o.Verify && j.o.RW.writes() && !j.stopped {
+	if err == nil && j.o.Verify && j.o.RW.Writes() && !j.stopped {
 		j.reread, j.issued, j.limit = true, 0, int64(j.blocks)
-		j.pick.pos[reading] = 0
+		j.pick.pos[Reading] = 0
 		err = j.load(ctx, blk.Never)
 	}
 	if err != nil {
@@ -198,7 +198,7 @@ func (j *job) ready() bool {
 				continue
 			}
 		} else {
-			h.dir, h.block = j.pick.next()
+			h.dir, h.block = j.pick.Next()
 			j.issued += int64(j.o.BlockSize)
 		}
 		h.ok = true
@@ -212,12 +212,12 @@ func (j *job) submit() bool {
 	r := &j.ios[slot]
 	r.dir, r.block, r.issued = h.dir, h.block, j.now
 	op := blk.OpRead
-	if h.dir == writing {
+	if h.dir == Writing {
 		op = blk.OpWrite
 	}
 	if j.gens != nil {
 		r.gen = j.gens[h.block]
-		if h.dir == writing {
+		if h.dir == Writing {
 			r.gen = r.gen%(unknown-1) + 1 // steps over both special values
 			fillSectors(j.q.Buffer(slot).Bytes[:j.o.BlockSize], j.o.Seed, j.sector(h.block), r.gen)
 		}
@@ -252,16 +252,16 @@ func (j *job) done(d guest.Done) {
 		return
 	}
 	if !j.reread {
-		j.res.Stats[r.dir].complete(int64(r.issued), int64(r.kicked), int64(j.now), int64(j.o.BlockSize))
+		j.res.Stats[r.dir].Complete(int64(r.issued), int64(r.kicked), int64(j.now), int64(j.o.BlockSize))
 	}
 }
 
 // settle keeps the books of what is on the disk, and checks a read against them.
 func (j *job) settle(r *access, slot int, ok bool) {
 	switch {
-	case r.dir == writing && ok:
+	case r.dir == Writing && ok:
 		j.gens[r.block] = r.gen
-	case r.dir == writing:
+	case r.dir == Writing:
 		j.gens[r.block] = unknown
 	case ok && r.gen != unwritten && r.gen != unknown:
 		j.res.Verified++
@@ -276,7 +276,7 @@ func (j *job) settle(r *access, slot int, ok bool) {
 func (j *job) failed(r *access, d guest.Done) {
 	j.res.Stats[r.dir].Errors++
 	what := "read"
-	if r.dir == writing {
+	if r.dir == Writing {
 		what = "write"
 	}
 	j.fail(unix.EIO, fmt.Errorf("%s of %d bytes at sector %d: %v", what, j.o.BlockSize, j.sector(r.block), d.Status))

@@ -92,21 +92,25 @@ func (r *Result) WriteJSON(w io.Writer, from Origin) error {
 		Time: from.Time.Format(time.ANSIC),
 	}
 	for i := range r.Jobs {
-		rep.Jobs = append(rep.Jobs, r.jsonJob(&r.Jobs[i]))
+		rep.Jobs = append(rep.Jobs, r.Jobs[i].report(&r.Options))
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(rep)
 }
 
-func (r *Result) jsonJob(j *JobResult) jsonJob {
+// Report is what stands for a job with these options in the JSON output, for
+// encoding/json.
+func (j *JobResult) Report(o *Options) any { return j.report(o) }
+
+func (j *JobResult) report(o *Options) jsonJob {
 	out := jsonJob{
-		Name: r.Options.Name, Error: int(j.Errno), First: int(j.Errno), Options: r.Options.words(),
+		Name: o.Name, Error: int(j.Errno), First: int(j.Errno), Options: o.words(),
 		Elapsed: int64((j.Runtime + time.Second - 1) / time.Second), Runtime: j.Runtime.Milliseconds(),
-		Read: direct(&j.Stats[reading], j.Runtime), Write: direct(&j.Stats[writing], j.Runtime),
-		Errors: j.Stats[reading].Errors + j.Stats[writing].Errors + j.Mismatches,
+		Read: direct(&j.Stats[Reading], j.Runtime), Write: direct(&j.Stats[Writing], j.Runtime),
+		Errors: j.Stats[Reading].Errors + j.Stats[Writing].Errors + j.Mismatches,
 	}
-	if r.Options.Verify {
+	if o.Verify {
 		out.Verify = &jsonVerify{Blocks: j.Verified, Errors: j.Mismatches}
 		for _, f := range j.Failures {
 			out.Verify.Failures = append(out.Verify.Failures, f.Error())

@@ -68,13 +68,14 @@ type Stats struct {
 	hist   *hdrhistogram.Histogram
 }
 
-func newStats() Stats {
+// NewStats are empty ones.
+func NewStats() Stats {
 	return Stats{hist: hdrhistogram.New(1, histogramMax, histogramDigits)}
 }
 
-// complete counts a request that was put into the ring at issued, kicked at
+// Complete counts a request that was put into the ring at issued, kicked at
 // kicked and reaped at now.
-func (s *Stats) complete(issued, kicked, now, bytes int64) {
+func (s *Stats) Complete(issued, kicked, now, bytes int64) {
 	s.IOs++
 	s.Bytes += uint64(bytes)
 	s.Slat.record(kicked - issued)
@@ -91,7 +92,9 @@ func (s *Stats) merge(o *Stats) {
 	s.Slat.merge(&o.Slat)
 	s.Clat.merge(&o.Clat)
 	s.Lat.merge(&o.Lat)
-	s.hist.Merge(o.hist)
+	if o.hist != nil { // nothing was ever recorded
+		s.hist.Merge(o.hist)
+	}
 }
 
 // Percentile of the completion latencies in nanoseconds, within a thousandth; 0

@@ -52,8 +52,12 @@ func ParseRW(s string) (RW, error) {
 
 func (w RW) random() bool { return w == RandRead || w == RandWrite || w == RandReadWrite }
 func (w RW) mixed() bool  { return w == ReadWrite || w == RandReadWrite }
-func (w RW) writes() bool { return w != Read && w != RandRead }
-func (w RW) reads() bool  { return w != Write && w != RandWrite }
+
+// Writes says whether there are writes in w.
+func (w RW) Writes() bool { return w != Read && w != RandRead }
+
+// Reads says whether there are reads in w.
+func (w RW) Reads() bool { return w != Write && w != RandWrite }
 
 // Options are one run's. The names in brackets are fio's.
 type Options struct {
@@ -93,6 +97,22 @@ const DefaultStall = 60 * time.Second
 // normalize fills defaults in and checks o against a disk of capacity sectors and
 // the number and depth of its queues.
 func (o *Options) normalize(capacity blk.Sector, queues []Queue) error {
+	if err := o.Check(capacity); err != nil {
+		return err
+	}
+	switch {
+	case o.Jobs > len(queues):
+		return fmt.Errorf("numjobs=%d: not 1 to %d, the disk's queues", o.Jobs, len(queues))
+	case o.Depth > queues[0].Depth():
+		return fmt.Errorf("iodepth=%d: not 1 to %d, the guest's slots", o.Depth, queues[0].Depth())
+	case o.BlockSize > len(queues[0].Buffer(0).Bytes):
+		return fmt.Errorf("bs=%d: above the guest's %d a request", o.BlockSize, len(queues[0].Buffer(0).Bytes))
+	}
+	return nil
+}
+
+// Check fills defaults in and checks o against a disk of capacity sectors.
+func (o *Options) Check(capacity blk.Sector) error {
 	o.Name = cmp.Or(o.Name, o.RW.String())
 	o.BlockSize = cmp.Or(o.BlockSize, 4096)
 	o.Depth, o.Jobs, o.Segments = cmp.Or(o.Depth, 1), cmp.Or(o.Jobs, 1), cmp.Or(o.Segments, 1)
@@ -106,12 +126,8 @@ func (o *Options) normalize(capacity blk.Sector, queues []Queue) error {
 		return fmt.Errorf("bs=%d: not a positive multiple of %d", o.BlockSize, blk.SectorSize)
 	case o.MixRead < 0 || o.MixRead > 100:
 		return fmt.Errorf("rwmixread=%d: not 0 to 100", o.MixRead)
-	case o.Jobs < 0 || o.Jobs > len(queues):
-		return fmt.Errorf("numjobs=%d: not 1 to %d, the disk's queues", o.Jobs, len(queues))
-	case o.Depth < 0 || o.Depth > queues[0].Depth():
-		return fmt.Errorf("iodepth=%d: not 1 to %d, the guest's slots", o.Depth, queues[0].Depth())
-	case o.BlockSize > len(queues[0].Buffer(0).Bytes):
-		return fmt.Errorf("bs=%d: above the guest's %d a request", o.BlockSize, len(queues[0].Buffer(0).Bytes))
+	case o.Jobs < 0 || o.Depth < 0:
+		return fmt.Errorf("numjobs=%d, iodepth=%d: not at least 1", o.Jobs, o.Depth)
 	case o.Segments < 0 || o.BlockSize/blk.SectorSize%o.Segments != 0:
 		return fmt.Errorf("segments=%d: do not divide a block of %d bytes into whole sectors", o.Segments, o.BlockSize)
 	case o.TimeBased && o.Runtime == 0:
@@ -131,18 +147,18 @@ func (o *Options) checkRegion(disk int64) error {
 		return fmt.Errorf("offset=%d, size=%d, offset_increment=%d, numjobs=%d: not whole sectors within the disk's %d bytes",
 			o.Offset, o.Size, o.Increment, o.Jobs, disk)
 	}
-	if _, size := o.region(0); size < int64(o.BlockSize) {
+	if _, size := o.Region(0); size < int64(o.BlockSize) {
 		return fmt.Errorf("size=%d: less than a block of %d bytes for each job", o.Size, o.BlockSize)
 	}
-	if o.Verify && o.RW.writes() && o.Increment != 0 && o.Increment < o.Size && o.Jobs > 1 {
+	if o.Verify && o.RW.Writes() && o.Increment != 0 && o.Increment < o.Size && o.Jobs > 1 {
 		return fmt.Errorf("offset_increment=%d below size=%d: jobs that verify would overwrite each other", o.Increment, o.Size)
 	}
 	return nil
 }
 
-// region is where job works: its first byte and its length.
-func (o *Options) region(job int) (offset, size int64) {
-	if o.Verify && o.RW.writes() && o.Increment == 0 {
+// Region is where job works: its first byte and its length.
+func (o *Options) Region(job int) (offset, size int64) {
+	if o.Verify && o.RW.Writes() && o.Increment == 0 {
 		blocks := o.Size / int64(o.BlockSize) / int64(o.Jobs)
 		size = blocks * int64(o.BlockSize)
 		return o.Offset + int64(job)*size, size

@@ -5,18 +5,19 @@ import (
 	"math/rand/v2"
 )
 
-// direction is an index into all that is kept for reads and writes apart.
-type direction int
+// Direction is an index into all that is kept for reads and writes apart.
+type Direction int
 
+// The directions.
 const (
-	reading direction = iota
-	writing
+	Reading Direction = iota
+	Writing
 	directions
 )
 
-// picker chooses what comes next: the direction and the block. It follows from
+// Picker chooses what comes next: the direction and the block. It follows from
 // the seed alone, not from the disk's answers.
-type picker struct {
+type Picker struct {
 	rw      RW
 	mixRead int
 	blocks  uint64
@@ -27,23 +28,26 @@ type picker struct {
 	taken   uint64 // of a random workload: blocks picked in this pass
 }
 
-func newPicker(o *Options, job int, blocks uint64) picker {
+// NewPicker is the picker of one job, whose region has so many blocks. Two jobs of a
+// run have different numbers.
+func NewPicker(o *Options, job int, blocks uint64) Picker {
 	rng := rand.New(rand.NewPCG(o.Seed, uint64(job)))
-	return picker{
+	return Picker{
 		rw: o.RW, mixRead: o.MixRead, blocks: blocks, repeat: o.NoRandMap,
 		rng: rng, order: newShuffle(blocks, rng.Uint64()),
 	}
 }
 
-func (p *picker) next() (direction, uint64) {
-	dir := reading
+// Next is what comes next. A block counts from the front of the job's region.
+func (p *Picker) Next() (Direction, uint64) {
+	dir := Reading
 	switch {
 	case p.rw.mixed():
 		if p.rng.IntN(100) >= p.mixRead {
-			dir = writing
+			dir = Writing
 		}
-	case p.rw.writes():
-		dir = writing
+	case p.rw.Writes():
+		dir = Writing
 	}
 	if p.rw.random() {
 		return dir, p.nextRandom()
@@ -55,7 +59,7 @@ func (p *picker) next() (direction, uint64) {
 
 // nextRandom touches every block once before it touches one twice, as fio's
 // random map does, but keeps no map.
-func (p *picker) nextRandom() uint64 {
+func (p *Picker) nextRandom() uint64 {
 	if p.repeat {
 		return p.rng.Uint64N(p.blocks)
 	}

@@ -29,14 +29,14 @@ type JobResult struct {
 }
 
 // Reads are the counts and latencies of the job's reads.
-func (r *JobResult) Reads() *Stats { return &r.Stats[reading] }
+func (r *JobResult) Reads() *Stats { return &r.Stats[Reading] }
 
 // Writes are the counts and latencies of the job's writes.
-func (r *JobResult) Writes() *Stats { return &r.Stats[writing] }
+func (r *JobResult) Writes() *Stats { return &r.Stats[Writing] }
 
 // All are the job's reads and writes together.
 func (r *JobResult) All() Stats {
-	all := newStats()
+	all := NewStats()
 	for d := range r.Stats {
 		all.merge(&r.Stats[d])
 	}
@@ -68,11 +68,14 @@ func Run(ctx context.Context, capacity blk.Sector, queues []Queue, o Options) (*
 	return res, nil
 }
 
-// Total is all jobs together. Its runtime is the longest, as of fio's groups.
-func (r *Result) Total() JobResult {
-	t := JobResult{Stats: [directions]Stats{newStats(), newStats()}}
-	for i := range r.Jobs {
-		j := &r.Jobs[i]
+// Total is all jobs together.
+func (r *Result) Total() JobResult { return Total(r.Jobs) }
+
+// Total is these jobs together. Its runtime is the longest, as of fio's groups.
+func Total(jobs []JobResult) JobResult {
+	t := JobResult{Stats: [directions]Stats{NewStats(), NewStats()}}
+	for i := range jobs {
+		j := &jobs[i]
 		if t.Errno == 0 {
 			t.Errno = j.Errno
 		}

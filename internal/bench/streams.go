@@ -75,7 +75,7 @@ func RunStreams(ctx context.Context, q Queue, o StreamOptions) (*StreamResult, e
 	}
 	s := &streams{
 		o: o, q: q, rng: rand.New(rand.NewPCG(o.Seed, 1)), clock: clock.Start(),
-		slots: make([]streamSlot, q.Depth()), next: make([]int, 2*o.Streams), res: StreamResult{Stats: newStats()},
+		slots: make([]streamSlot, q.Depth()), next: make([]int, 2*o.Streams), res: StreamResult{Stats: NewStats()},
 	}
 	for i := range s.slots {
 		s.free = append(s.free, i)
@@ -172,7 +172,7 @@ func (s *streams) done(d guest.Done) {
 	}
 	n := x.blocks * s.o.BlockSize
 	if s.count {
-		s.res.Stats.complete(x.issued, x.issued, int64(s.clock.Now()), int64(n))
+		s.res.Stats.Complete(x.issued, x.issued, int64(s.clock.Now()), int64(n))
 	}
 	if x.op == blk.OpWrite {
 		return

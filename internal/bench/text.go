@@ -15,36 +15,41 @@ var percentiles = []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99
 func (r *Result) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for i := range r.Jobs {
-		r.writeJob(out, &r.Jobs[i])
+		r.Jobs[i].WriteText(out, &r.Options, len(r.Jobs))
 	}
-	fmt.Fprintf(out, "\nRun status group 0 (all jobs):\n")
-	t := r.Total()
+	WriteTotal(out, r.Jobs)
+	return out.Flush()
+}
+
+// WriteTotal prints what all jobs together have done, as fio does of a group.
+func WriteTotal(w io.Writer, jobs []JobResult) {
+	fmt.Fprintf(w, "\nRun status group 0 (all jobs):\n")
+	t := Total(jobs)
 	for d, name := range directionNames {
 		s := &t.Stats[d]
 		if s.IOs+s.Errors == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "%8s: bw=%s, iops=%s, io=%s, run=%d-%dmsec\n", strings.ToUpper(name),
+		fmt.Fprintf(w, "%8s: bw=%s, iops=%s, io=%s, run=%d-%dmsec\n", strings.ToUpper(name),
 			bandwidth(s.Bytes, t.Runtime), short(rate(s.IOs, t.Runtime)), binaryBytes(float64(s.Bytes)),
-			r.shortest().Milliseconds(), t.Runtime.Milliseconds())
+			shortest(jobs).Milliseconds(), t.Runtime.Milliseconds())
 	}
-	return out.Flush()
 }
 
 var directionNames = [directions]string{"read", "write"}
 
-func (r *Result) shortest() time.Duration {
-	d := r.Jobs[0].Runtime
-	for _, j := range r.Jobs {
+func shortest(jobs []JobResult) time.Duration {
+	d := jobs[0].Runtime
+	for _, j := range jobs {
 		d = min(d, j.Runtime)
 	}
 	return d
 }
 
-func (r *Result) writeJob(w io.Writer, j *JobResult) {
-	o := &r.Options
+// WriteText prints a job with these options, one of so many, for people.
+func (j *JobResult) WriteText(w io.Writer, o *Options, of int) {
 	fmt.Fprintf(w, "%s: (groupid=0, job=%d of %d): err=%2d: rw=%v, bs=%d, iodepth=%d\n",
-		o.Name, j.Index+1, len(r.Jobs), j.Errno, o.RW, o.BlockSize, o.Depth)
+		o.Name, j.Index+1, of, j.Errno, o.RW, o.BlockSize, o.Depth)
 	for d, name := range directionNames {
 		if s := &j.Stats[d]; s.IOs+s.Errors > 0 {
 			writeDirection(w, name, s, j.Runtime)

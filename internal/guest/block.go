@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -30,8 +29,8 @@ import (
 type Block struct {
 	queues []*Queue
 	parts  []part
-	waiter waiter
-	clock  clock.Monotonic
+	waiter waiter // of a guest with a connection
+	clock  Clock
 	last   blk.Instant
 
 	sched    sched.Scheduler
@@ -149,7 +148,9 @@ func NewBlock(queues []*Queue, o BlockOptions) (*Block, error) {
 	if err := b.admission(&o); err != nil {
 		return nil, err
 	}
-	b.waiter = newWaiter(g, b.clock, queues...)
+	if g.device == nil {
+		b.waiter = newWaiter(g, queues[0].waiter.clock, queues...)
+	}
 	b.data = make([]Buf, 0, b.segments)
 	b.makeParts()
 	return b, nil

@@ -152,13 +152,19 @@ func (b *Block) Wait(d time.Duration) error {
 	deadline := b.clock.Now() + blk.Instant(d)
 	for {
 		b.unplug(b.tick())
-		until := deadline
-		if b.flying < b.tags && b.held == nil {
-			until = min(deadline, b.sched.Wake())
-		}
+		until := min(deadline, b.Wake())
 		err := b.waiter.wait(until)
 		if until == deadline || !errors.Is(err, ErrTimeout) {
 			return err
 		}
 	}
+}
+
+// Wake is when Kick would hand more to the device by time alone; blk.Never if it would
+// not. Wait does that by itself.
+func (b *Block) Wake() blk.Instant {
+	if b.flying >= b.tags || b.held != nil {
+		return blk.Never
+	}
+	return b.sched.Wake()
 }

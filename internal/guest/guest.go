@@ -13,6 +13,9 @@
 // in-flight record, as QEMU does, and every request that was submitted comes back
 // once. A driver that is returned a chain which is not in flight says so (see
 // [Queue.Reap]); that makes "exactly once" checkable.
+//
+// A guest that is attached ([Attach]) has neither server nor connection: the device
+// is stepped in the same goroutine, in virtual time.
 package guest
 
 import (
@@ -26,6 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/vhost"
@@ -70,6 +74,9 @@ type Guest struct {
 	config   blk.Config
 	mem      *Memory
 	queues   []*Queue
+
+	device *device.Device // of an attached guest; else nil
+	wires  Wires          // likewise
 
 	session atomic.Pointer[Session] // nil: not connected
 
@@ -302,6 +309,7 @@ func (g *Guest) Close() {
 	g.Disconnect()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.detach()
 	for _, q := range g.queues {
 		q.close()
 	}

@@ -20,15 +20,18 @@ const statusPending blk.Status = 0xee
 // was made. One goroutine owns it; only kicks on a new connection come from
 // elsewhere.
 type Queue struct {
-	guest  *Guest
-	index  int
-	ring   Ring
-	drv    *virtqueue.Driver
-	kick   *eventfd.FD
+	guest *Guest
+	index int
+	ring  Ring
+	drv   *virtqueue.Driver
+	clock Clock
+
+	device virtqueue.Notifier // whom a kick wakes
+	kick   *eventfd.FD        // the same, with the two others, of a guest with a connection; else nil
 	call   *eventfd.FD
 	err    *eventfd.FD
-	clock  clock.Monotonic
-	waiter waiter
+	waiter waiter // likewise
+	gone   bool   // of an attached guest: the device has given the ring up
 
 	slots  []slot
 	byHead []int32 // which slot a chain in flight belongs to
@@ -62,7 +65,7 @@ type Done struct {
 
 func newQueue(g *Guest, index int, a *arena) (*Queue, error) {
 	o := &g.opt
-	q := &Queue{guest: g, index: index, clock: clock.Start()}
+	q := &Queue{guest: g, index: index}
 	ring, all := ringAt(a, o.QueueSize)
 	var err error
 	if q.drv, err = virtqueue.NewDriver(all.Bytes, o.QueueSize, g.features); err != nil {
@@ -84,10 +87,15 @@ func newQueue(g *Guest, index int, a *arena) (*Queue, error) {
 	for i := range q.slots {
 		q.slots[i].data = a.take(o.MaxIO, 4096)
 	}
+	if g.device != nil {
+		q.attach(g)
+		return q, nil
+	}
 	if q.kick, q.call, q.err, err = newFDs(); err != nil {
 		return nil, err
 	}
-	q.waiter = newWaiter(g, q.clock, q)
+	clk := clock.Start()
+	q.device, q.clock, q.waiter = q.kick, clk, newWaiter(g, clk, q)
 	if o.Poll {
 		q.drv.DisableCalls()
 	}
@@ -109,7 +117,14 @@ func (q *Queue) close() {
 
 // Broken says whether the device has signalled since the last call that it gave
 // the ring up.
-func (q *Queue) Broken() bool { return q.err.Take() != 0 }
+func (q *Queue) Broken() bool {
+	if q.err == nil {
+		gone := q.gone
+		q.gone = false
+		return gone
+	}
+	return q.err.Take() != 0
+}
 
 // Index is the queue's number at the device.
 func (q *Queue) Index() int { return q.index }
@@ -203,7 +218,7 @@ func (q *Queue) SubmitType(slot int, typ uint32, sector blk.Sector, data []Buf, 
 // Kick publishes what was submitted and wakes the device if it asked for that.
 func (q *Queue) Kick() {
 	if q.drv.Publish() {
-		q.kick.Notify()
+		q.device.Notify()
 		q.stats.Kicks++
 	}
 }
@@ -231,3 +246,8 @@ func (q *Queue) Reap(fn func(Done)) (int, error) {
 // Wait returns nil when there is something to Reap, ErrTimeout after d, and
 // ErrGone soon after the connection was closed by either side.
 func (q *Queue) Wait(d time.Duration) error { return q.waiter.wait(q.clock.Now() + blk.Instant(d)) }
+
+// EnableCalls asks for a call when the device returns the next request, and looks
+// again: pending means that one came in between. Wait does it by itself; who has
+// nothing to wait in does it after each Reap.
+func (q *Queue) EnableCalls() (pending bool) { return q.drv.EnableCalls() }

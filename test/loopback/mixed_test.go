@@ -268,7 +268,7 @@ func TestMixedLoadIsRight(t *testing.T) {
 			for n := 0; time.Since(start) < length; n++ {
 				time.Sleep(5 * time.Millisecond)
 				if c.change {
-					_, err := d.Switch("d1", sched.Names[rng.IntN(3)])
+					_, err := d.Switch("d1", sched.Names[rng.IntN(len(sched.Names))])
 					require.NoError(t, err)
 					require.NoError(t, d.Set("d0", "nomerges", fmt.Sprint(rng.IntN(2))))
 					require.NoError(t, d.Set("d0", "max_sectors_kb", fmt.Sprint(4<<rng.IntN(10))))

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/internal/bench"
+	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/sched"
+)
+
+// Result is what came of a run. All but the latencies by stage (device.Stats.Latency)
+// is without the ramp: the jobs' own each, the longest of all for the rest.
+type Result struct {
+	Options Options // with the defaults filled in
+	Jobs    []Job   // by number; each clone's
+	Results []bench.JobResult
+	VMs     []VMResult
+	Host    device.DomainStats // without latencies
+
+	Elapsed time.Duration // virtual time, from the end of the ramp to the last job's end
+}
+
+// VMResult is one VM's part of it.
+type VMResult struct {
+	Jobs   []int            // numbers of its jobs
+	Guest  guest.BlockStats // zero without a block layer in the guest
+	Device device.Stats
+	Queues []device.Stats
+}
+
+// Total is all jobs together.
+func (r *Result) Total() bench.JobResult { return bench.Total(r.Results) }
+
+// counts are what is counted besides the jobs' own.
+type counts struct {
+	host   device.DomainStats
+	guests []guest.BlockStats
+	disks  []device.Stats
+	queues [][]device.Stats
+}
+
+// count copies all counts.
+func (w *world) count() counts {
+	c := counts{host: w.loop.Stats()}
+	for _, v := range w.vms {
+		var g guest.BlockStats
+		if v.block != nil {
+			g = v.block.Stats()
+		}
+		sum, queues := v.dev.Stats()
+		c.guests, c.disks, c.queues = append(c.guests, g), append(c.disks, sum), append(c.queues, queues)
+	}
+	return c
+}
+
+func (w *world) result() *Result {
+	r := &Result{Options: *w.o, Elapsed: time.Duration(w.ended - w.ramp)}
+	now, was := w.count(), &w.before
+	if !w.ramped { // all ended before that
+		*was = w.count()
+	}
+	r.Host = now.host
+	r.Host.Scheduler = w.o.Scheduler
+	subtractStats(&r.Host.Stats, &was.host.Stats)
+	subtractMerges(&r.Host.Merges, &was.host.Merges)
+	subtractCounters(&r.Host.Counters, &was.host.Counters)
+	for i := range w.vms {
+		v := VMResult{Guest: now.guests[i], Device: now.disks[i], Queues: now.queues[i]}
+		subtractStats(&v.Device, &was.disks[i])
+		for q := range v.Queues {
+			subtractStats(&v.Queues[q], &was.queues[i][q])
+		}
+		g := &was.guests[i]
+		v.Guest.Submitted -= g.Submitted
+		v.Guest.Issued -= g.Issued
+		v.Guest.Sectors -= g.Sectors
+		v.Guest.Retried -= g.Retried
+		subtractMerges(&v.Guest.Merges, &g.Merges)
+		r.VMs = append(r.VMs, v)
+	}
+	for n, j := range w.jobs {
+		r.Jobs, r.Results = append(r.Jobs, *j.o), append(r.Results, j.res)
+		for i, v := range w.vms {
+			if v == j.vm {
+				r.VMs[i].Jobs = append(r.VMs[i].Jobs, n)
+			}
+		}
+	}
+	return r
+}
+
+func subtractStats(s, was *device.Stats) {
+	for op := range blk.OpCount {
+		a, b := &s.Op[op], &was.Op[op]
+		a.IOs -= b.IOs
+		a.Merges -= b.Merges
+		a.Sectors -= b.Sectors
+		a.Time -= b.Time
+		a.Errors -= b.Errors
+	}
+	s.IOTime -= was.IOTime
+	s.Calls -= was.Calls
+	s.Broken -= was.Broken
+	for i := range s.Faults {
+		s.Faults[i] -= was.Faults[i]
+	}
+}
+
+func subtractMerges(s, was *sched.MergeStats) {
+	for p := range s.Merged {
+		for who := range s.Merged[p] {
+			s.Merged[p][who] -= was.Merged[p][who]
+		}
+	}
+	for why := range s.Refused {
+		s.Refused[why] -= was.Refused[why]
+	}
+	s.Sectors -= was.Sectors
+}
+
+// subtractCounters leaves LongestWait, which is no sum.
+func subtractCounters(s, was *sched.Counters) {
+	s.Batches -= was.Batches
+	s.Expired -= was.Expired
+	s.Starved -= was.Starved
+	s.Aged -= was.Aged
+	s.Slices -= was.Slices
+	s.Extensions -= was.Extensions
+	s.EarlyEnds -= was.EarlyEnds
+}

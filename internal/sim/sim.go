@@ -1,0 +1,213 @@
+// Package sim runs virtual machines, an I/O scheduler and a disk in virtual time.
+//
+// All that is measured is the real thing: a job's request goes through the guest's
+// block layer (if the VM has one), a virtqueue in guest memory, device.Loop with its
+// scheduler, and an image, and back. Only three things are not real: the clock, which
+// stands still while anything is computed and jumps to the next instant at which
+// something happens; the eventfds, which are function calls; and the processors. What
+// a program and the two systems need for a request is [Costs], charged to the job: each
+// job has a processor of its own, which does one thing after the other, and nobody
+// waits for anybody else's.
+//
+// A run is one goroutine. It reads no clock, iterates over no map and draws all that is
+// random from seeds: the same [Options] give the same [Result], byte for byte.
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/bench"
+	"github.com/elevisor/elevisor/internal/guest"
+)
+
+// Options are one run's. Zero values stand for the defaults.
+type Options struct {
+	// Disk is opened for the run, in backend.Open's words; Image, if it is not nil, is
+	// used instead and stays the caller's, and then serves one run.
+	Disk  string
+	Image backend.Image
+
+	Scheduler  string // of the host, one of sched.Names; default none
+	Knobs      []Knob // of that scheduler and its domain, in this order
+	QueueDepth int    // requests on the disk at a time; default DefaultDepth
+
+	VMs   []VM
+	Costs Costs
+	Seed  uint64 // of all that is random; a job with a seed of its own uses that
+
+	// Trace is called for every request, or head of a group, that reaches the disk. r is
+	// lent.
+	Trace func(now blk.Instant, r *blk.Request)
+	// Fill is called for each write before it is submitted, with the number of its job and
+	// its first sector on the VM's disk; Check for each read that has come back. Without
+	// them nobody looks at data, and buffers stay zero.
+	Fill  func(job int, first blk.Sector, data []byte)
+	Check func(job int, first blk.Sector, data []byte) error
+}
+
+// Knob is one setting of a scheduler or its domain, by the kernel's name.
+type Knob struct{ Key, Value string }
+
+// VM is a virtual machine with one disk and its jobs.
+type VM struct {
+	Offset int64 // bytes; where its window in the image begins
+	Size   int64 // bytes of that window; 0: the rest of the image
+
+	NumQueues int // default 1
+	QueueSize int // default 128
+	Prio      blk.Prio
+	// WriteThrough starts the disk with its write cache off: every write is durable before
+	// it is acknowledged, and such writes are never merged.
+	WriteThrough bool
+
+	// Guest is the block layer in the guest; nil: jobs drive the virtqueues themselves.
+	Guest *guest.BlockOptions
+	// Jobs run at once. Of all their clones (numjobs), counted through, the i-th drives
+	// queue i % NumQueues.
+	Jobs []Job
+}
+
+// Job is a fio-like load, or several that differ in nothing but their offset
+// (bench.Options.Jobs). The names in brackets are fio's. There is no page cache in the
+// guest: everything is as with direct=1. Of the bench.Options, Verify and Stall do not
+// go with virtual time.
+type Job struct {
+	bench.Options
+
+	// ThinkTime (thinktime) is how long a job rests when what it had in flight has come
+	// back, before it submits again; up to iodepth requests at a time, as fio does.
+	ThinkTime time.Duration
+	// RateIOPS (rate_iops) is the most requests a second in either direction; a job that
+	// was held up makes up for it. 0: no limit.
+	RateIOPS int
+	// Fsync (fsync) has a flush follow every so many writes, alone in flight; 0: none. 1
+	// is what sync=1 comes to on such a disk.
+	Fsync int
+	// Loops (loops) is how often a job goes through its region, unless it has an IOSize;
+	// default 1.
+	Loops int
+	// RampTime (ramp_time) is how long a job runs before anything is counted. Runtime and
+	// the bytes of IOSize count from there.
+	RampTime time.Duration
+}
+
+// Costs are what a request takes of processor time, beside the disk's. Each is drawn
+// anew within ±Jitter.
+type Costs struct {
+	// PerRead and PerWrite pass between a completion and the same job's next submission,
+	// or between two submissions; PerRequest is added to either, for what a scheduler
+	// costs more than another. A flush costs as much as a write.
+	PerRead, PerWrite, PerRequest time.Duration
+	Jitter                        float64 // a fraction, evenly distributed; 0: none
+
+	// PerSwitch is how much later a request reaches the disk, and all behind it, with
+	// which the host's scheduler begins a new slice (sched.Counters.Slices) when it had
+	// waited in the host for SwitchAfter or longer: what the change from one guest to
+	// another costs.
+	PerSwitch, SwitchAfter time.Duration
+}
+
+// DefaultJitter is what Jitter is where nobody says: enough that jobs which start at
+// the same instant do not stay in step.
+const DefaultJitter = 0.1
+
+// jobsMax bounds the clones of all jobs, for their numbers and for memory.
+const jobsMax = 1 << 16
+
+// DefaultDepth is how many requests a disk has at a time under a scheduler, where
+// nobody says: with time slices no more than it needs to have a next one.
+func DefaultDepth(scheduler string) int {
+	if scheduler == "timeslice" {
+		return 2
+	}
+	return 256
+}
+
+// Run runs o to its end: until all jobs have ended and nothing is in flight. The error
+// is about o, or says that the world stands still; what went wrong at the disk is in the
+// result.
+func Run(o Options) (*Result, error) {
+	img := o.Image
+	if img == nil {
+		opened, err := backend.Open(o.Disk, backend.Options{Discard: true})
+		if err != nil {
+			return nil, err
+		}
+		defer opened.Close()
+		img = opened
+	}
+	w, err := newWorld(o, img)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	if err := w.run(); err != nil {
+		return nil, err
+	}
+	return w.result(), nil
+}
+
+// RunAll runs all of runs, at most workers at a time, and returns their results in the
+// same order. An error is that of the first run, in this order, that had one.
+func RunAll(workers int, runs []Options) ([]*Result, error) {
+	results, errs := make([]*Result, len(runs)), make([]error, len(runs))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(max(workers, 1), len(runs)) {
+		wg.Go(func() {
+			for i := range next {
+				results[i], errs[i] = Run(runs[i])
+			}
+		})
+	}
+	for i := range runs {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("run %d: %w", i, err)
+		}
+	}
+	return results, nil
+}
+
+// check fills defaults in and says what cannot be.
+func (o *Options) check() error {
+	o.Scheduler = cmp.Or(o.Scheduler, "none")
+	c := &o.Costs
+	switch {
+	case len(o.VMs) == 0:
+		return fmt.Errorf("no VM: want at least 1")
+	case c.PerRead < 0 || c.PerWrite < 0 || c.PerRequest < 0 || c.PerSwitch < 0 || c.SwitchAfter < 0:
+		return fmt.Errorf("a cost is below 0")
+	case c.Jitter < 0 || c.Jitter > 1:
+		return fmt.Errorf("jitter=%v is out of range 0 to 1", c.Jitter)
+	}
+	return nil
+}
+
+// check fills defaults in and checks j against the VM's disk.
+func (j *Job) check(capacity blk.Sector, seed uint64) error {
+	j.Seed = cmp.Or(j.Seed, seed)
+	if err := j.Options.Check(capacity); err != nil {
+		return err
+	}
+	switch {
+	case j.Verify:
+		return fmt.Errorf("verify does not go with virtual time")
+	case j.ThinkTime < 0 || j.RampTime < 0:
+		return fmt.Errorf("thinktime=%v, ramp_time=%v: not 0 or more", j.ThinkTime, j.RampTime)
+	case j.RateIOPS < 0 || j.RateIOPS > second:
+		return fmt.Errorf("rate_iops=%d is out of range 0 to %d", j.RateIOPS, second)
+	case j.Fsync < 0 || j.Loops < 0:
+		return fmt.Errorf("fsync=%d, loops=%d: not 0 or more", j.Fsync, j.Loops)
+	}
+	return nil
+}

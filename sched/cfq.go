@@ -1,0 +1,264 @@
+package sched
+
+import "github.com/elevisor/elevisor/blk"
+
+// CFQ gives each flow the disk for a slice of time in turn, and keeps the disk idle
+// within the slice when the flow's next request is about to come: it behaves as the
+// kernel's CFQ did (block/cfq-iosched.c of 4.4; Documentation/block/cfq-iosched.txt).
+// A flow is what stands for a process here (see flows); the knob source says what.
+//
+// These differences are deliberate:
+//
+//   - A disk cannot tell whether a guest's write is one that somebody waits for. All
+//     requests are sync, as the kernel's reads and direct writes are; writes=async
+//     puts the writes of each class into one queue that all flows share.
+//   - There are no cgroups, so that there is one group. group_idle is left out: with
+//     one group the kernel's only keeps a queue active for which it would not idle,
+//     and whoever comes preempts such a queue.
+//   - The I/O level within a class is always 4: a disk has a class only.
+//   - Queues that work closely together on one image share the slice, by handing on
+//     what is left of it; the kernel makes one queue of them, and may take it apart
+//     again. Places on two images are never close: where an image lies on the disk
+//     is not always known, and two images both begin with sector 0.
+//   - A newcomer that finds a slice used up, or its owner with nothing more and not
+//     worth waiting for, ends that slice but then waits for its own turn. The
+//     kernel's goes to the front; with more flows than the disk takes requests, the
+//     last ones to come would so be served for ever, and the others never.
+//   - A request for an idling queue goes to the disk at once. The kernel waits for
+//     more if it is small and alone, but the block layer above asks at once anyway.
+//   - Nothing is merged across flows, shared queue or not.
+//   - A disk that is not rotational counts as one that queues commands: there, the
+//     idle timer is never armed.
+//
+// Make one with New.
+type CFQ struct {
+	cfg    *Config
+	merger merger
+	knobs  knobs
+	flows  flows
+	back   blk.List // heads that were returned: before everything
+
+	// queues are the shared ones of each class, for async writes, and then those of
+	// the flows: sharedQueues + levelCount * flow + class. nil: not seen.
+	queues []*cfqQueue
+	trees  [levelCount][cfqKinds]serviceTree
+	near   [levelCount]tree // the sync queues with requests, by the place of their next
+
+	busy     int             // queues in trees
+	busySync int             // those of flows
+	average  [levelCount]int // of busy, smoothed
+
+	// What is being served: a kind of queues for some time, of it one queue for a
+	// slice.
+	class, kind int
+	until       blk.Instant
+	active      *cfqQueue
+	slice       cfqSlice
+
+	inflight [2]int     // heads on the disk, by sync
+	head     blk.Sector // where the last one dispatched ends, on the disk
+	headKey  blk.Sector // and in its image, as placeKey
+	headOn   *blk.Disk
+
+	delayed blk.Instant // last completion of a sync request that took long
+	last    blk.Instant // newest argument: Wake, Describe and Set are given none
+	leaders int         // in the queues
+	queued  int         // guest requests, with those of back
+	counts  Counters
+}
+
+// cfqSlice is the active queue's.
+type cfqSlice struct {
+	fresh      bool // nothing of the queue has completed yet: the clock stands still
+	start, end blk.Instant
+	served     int  // heads dispatched
+	fifoAsked  bool // whether something has expired; once in a slice
+	must       bool // a request came while the disk was kept idle: it is let through
+	idling     bool
+	idleSince  blk.Instant
+}
+
+func newCFQ(c *Config) *CFQ {
+	s := &CFQ{
+		cfg: c, merger: merger{cfg: c, within: mergeWithinFlow[flowQueue]}, knobs: cfqKnobs(c.Rotational),
+		class: levelIdle, delayed: -1000 * millisecond,
+	}
+	for class := range levelCount {
+		s.queues = append(s.queues, newCFQQueue(class, class, false))
+	}
+	return s
+}
+
+// Insert implements Scheduler.
+func (c *CFQ) Insert(now blk.Instant, r *blk.Request) {
+	c.last = now
+	c.tick(now)
+	q := c.queueFor(r, now)
+	c.queued++
+	g, front := c.merger.insert(r)
+	r.Links.Place = int32(q.index) + 1
+	if g != nil {
+		c.grown(q, g, front)
+		return
+	}
+	c.enqueue(q, r)
+	if q.tree == nil {
+		c.enterTree(q, now)
+	}
+	c.observe(now, q, r)
+	switch {
+	case q != c.active:
+		c.challenge(now, q, r)
+	case c.slice.idling:
+		c.slice.idling = false
+		c.slice.must = c.busy == 1 && r.Bytes() <= 4096
+	}
+}
+
+// queueFor finds the queue that r, which is being inserted, belongs to.
+func (c *CFQ) queueFor(r *blk.Request, now blk.Instant) *cfqQueue {
+	flow, fresh := c.flows.of(r)
+	class := levelOf(r.Prio)
+	if c.knobs[cfqWrites].value == writesAsync && r.Op.Changes() {
+		return c.queues[class]
+	}
+	i := levelCount*(1+flow) + class
+	for i >= len(c.queues) {
+		c.queues = append(c.queues, nil)
+	}
+	q := c.queues[i]
+	if q == nil {
+		q = newCFQQueue(i, class, true)
+		c.queues[i] = q
+		fresh = true
+	}
+	if fresh {
+		q.meet(now)
+	}
+	return q
+}
+
+// queueOf is the queue that r was inserted into.
+func (c *CFQ) queueOf(r *blk.Request) *cfqQueue { return c.queues[r.Links.Place-1] }
+
+// Dispatch implements Scheduler.
+func (c *CFQ) Dispatch(now blk.Instant) *blk.Request {
+	c.last = now
+	if g := c.back.PopFront(); g != nil {
+		return c.give(c.queueOf(g), g)
+	}
+	c.tick(now)
+	q := c.choose(now)
+	if q == nil || !c.may(q, now) {
+		return nil
+	}
+	g := q.next
+	if !c.slice.fifoAsked {
+		c.slice.fifoAsked = true
+		if oldest := q.fifo.Front(); oldest.Arrive+c.expiry(q.sync) <= now {
+			g = oldest
+			c.counts.Expired++
+		}
+	}
+	c.counts.LongestWait = max(c.counts.LongestWait, now-g.Arrive)
+	next := q.after(g, c.knobs)
+	c.dequeue(q, g)
+	q.next = next
+	c.settle(q)
+	head := c.give(q, g)
+	c.slice.served++
+	c.slice.must = false
+	if c.busy > 1 && (q.class == levelIdle || !q.sync && c.slice.served >= asyncRounds*int(c.knobs[sliceAsyncRq].value)) {
+		c.expire(now, false)
+	}
+	return head
+}
+
+// asyncRounds times slice_async_rq requests are what a shared queue may have in one
+// slice: twice as many for each level from the lowest to ours (cfq_prio_to_maxrq).
+const asyncRounds = 2 * (8 - 4)
+
+// give sends the group that g leads on its way.
+func (c *CFQ) give(q *cfqQueue, g *blk.Request) *blk.Request {
+	c.queued -= int(g.Links.Parts)
+	q.inflight++
+	c.inflight[q.direction()]++
+	head := c.merger.give(g)
+	c.head, c.headOn = head.Pos+g.Links.Total, head.Disk
+	c.headKey = placeKey(head.Disk, groupEnd(g))
+	return head
+}
+
+// Requeue implements Scheduler.
+func (c *CFQ) Requeue(now blk.Instant, r *blk.Request) {
+	var q *cfqQueue
+	if c.merger.complete(r) {
+		q = c.queueOf(r)
+		q.inflight--
+		c.inflight[q.direction()]--
+	} else { // a part of a failed group, which another scheduler may have made
+		q = c.queueFor(r, now)
+	}
+	returned(r)
+	r.Links.Place = int32(q.index) + 1
+	c.back.PushBack(r)
+	c.queued += int(r.Links.Parts)
+}
+
+// Complete implements Scheduler.
+func (c *CFQ) Complete(now blk.Instant, r *blk.Request) {
+	c.last = now
+	g := r.Links.Leader
+	if !c.merger.complete(r) {
+		return
+	}
+	q := c.queueOf(r)
+	q.inflight--
+	c.inflight[q.direction()]--
+	if q.sync {
+		q.think.end = now
+		c.treeOf(q).think.end = now
+		if g.Arrive+c.expiry(true) <= now {
+			c.delayed = now
+		}
+	}
+	if q != c.active {
+		return
+	}
+	if c.slice.fresh {
+		c.slice.fresh, c.slice.start, c.slice.end = false, now, now+c.length(q)
+	}
+	switch {
+	case c.used(now) || q.class == levelIdle:
+		c.expire(now, true)
+	case q.sync && q.next == nil && c.cooperator(q) == nil:
+		c.idle(now, q)
+	}
+}
+
+// Wake implements Scheduler: the end of the time for which the disk is kept idle, or
+// of a slice whose owner may not or does not go on, if somebody waits.
+func (c *CFQ) Wake() blk.Instant {
+	if c.leaders == 0 || c.back.Len() > 0 || c.active == nil {
+		return blk.Never
+	}
+	wake := blk.Never
+	soon := func(t blk.Instant) {
+		if t > c.last {
+			wake = min(wake, t)
+		}
+	}
+	if !c.slice.fresh {
+		soon(c.slice.end)
+	}
+	if c.slice.idling {
+		soon(c.slice.idleSince + c.ms(sliceIdle))
+	}
+	if q := c.active; !q.sync && q.next != nil && c.knobs[lowLatency].value != 0 {
+		soon(c.delayed + blk.Instant(q.inflight+1)*c.ms(sliceSync))
+	}
+	return wake
+}
+
+// Len implements Scheduler.
+func (c *CFQ) Len() int { return c.queued }
