@@ -42,16 +42,17 @@ var layers = map[string][]string{
 	"internal/clock":   {"blk"},
 	"internal/qmp":     {"internal/clock"},
 	"internal/attach":  {"internal/qmp", "vhost"},
+	"internal/stats":   {},
 }
 
 // pure packages have one history of answers for one history of calls: what would
 // bring in the world's state may not be imported.
 var (
-	pure   = []string{"blk", "sched", "backend/sim"}
+	pure   = []string{"blk", "sched", "backend/sim", "internal/stats"}
 	impure = []string{"os", "sync", "time", "math/rand", "golang.org/x/sys"}
-	// But for these, by package or file: a model draws from generators of its own, which
-	// it seeds, and a parameter file is read before there is a model.
-	pureBut = map[string]string{"backend/sim": "math/rand/v2", "backend/sim/preset.go": "os"}
+	// But for these, by package or file: a model and the order of an experiment draw from
+	// generators of their own, which they seed, and a parameter file is read before there is a model.
+	pureBut = map[string]string{"backend/sim": "math/rand/v2", "backend/sim/preset.go": "os", "internal/stats": "math/rand/v2"}
 	// randomGlobals draw from a generator that nobody seeds.
 	randomGlobals = []string{
 		"ExpFloat64", "Float32", "Float64", "Int", "Int32", "Int32N", "Int64", "Int64N", "IntN", "N", "NormFloat64",
@@ -63,7 +64,9 @@ var (
 // of everything that the simulator runs.
 var (
 	clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
-	clockFree      = []string{"internal/clock", "cmd", "test"}
+	// In virtual time there is no other clock, not even ours.
+	virtual   = []string{"internal/sim"}
+	clockFree = []string{"internal/clock", "cmd", "test"}
 	// vhost waits for front-ends on real sockets, which the simulator has none of;
 	// it may set a limit to that, but not read the time.
 	timersOnly = map[string][]string{"vhost": {"After", "AfterFunc", "NewTimer", "NewTicker"}}
@@ -153,6 +156,11 @@ func checkPurity(f *file, bad report) {
 func checkClock(f *file, bad report) {
 	if f.test() || slices.ContainsFunc(clockFree, func(d string) bool { return under(f.dir(), d) }) {
 		return
+	}
+	for _, imp := range f.Imports {
+		if slices.Contains(virtual, f.dir()) && slices.Contains([]string{module + "/internal/clock", "math/rand"}, importPath(imp)) {
+			bad(imp.Pos(), "%s lives in virtual time and draws from seeds: no %s", f.dir(), importPath(imp))
+		}
 	}
 	forbidden := slices.DeleteFunc(slices.Clone(clockFunctions), func(name string) bool {
 		return slices.Contains(timersOnly[f.dir()], name)

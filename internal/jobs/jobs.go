@@ -1,0 +1,46 @@
+// Package jobs holds the words for a load, which are fio's: on the command line, in job
+// files and as presets. All that runs a load (bench, sim, compare, and fio itself in a
+// real guest) takes the same words from here.
+package jobs
+
+import "time"
+
+// Workload is a load with a name: jobs that run at once, in each VM.
+type Workload struct {
+	Name string `json:"name"`
+	Jobs []Job  `json:"jobs"`
+}
+
+// Job are the words of one job; numjobs makes several of it. Zero values are fio's
+// defaults unless said otherwise. The names in brackets are fio's.
+type Job struct {
+	Name            string        `json:"name"`
+	RW              string        `json:"rw"`               // (rw) read, write, randread, randwrite, rw, randrw
+	BS              int           `json:"bs"`               // (bs) bytes; 4096
+	BSSplit         []Split       `json:"bssplit"`          // (bssplit) of both directions; none: BS
+	IODepth         int           `json:"iodepth"`          // (iodepth)
+	Batch           int           `json:"iodepth_batch"`    // (iodepth_batch) submitted at once; 0: one by one
+	NumJobs         int           `json:"numjobs"`          // (numjobs)
+	Offset          int64         `json:"offset"`           // (offset) bytes
+	OffsetIncrement int64         `json:"offset_increment"` // (offset_increment) bytes
+	Size            int64         `json:"size"`             // (size) bytes; 0: the rest of the disk
+	Runtime         time.Duration `json:"runtime"`          // (runtime)
+	Ramp            time.Duration `json:"ramp_time"`        // (ramp_time)
+	TimeBased       bool          `json:"time_based"`       // (time_based)
+	MixRead         int           `json:"rwmixread"`        // (rwmixread) per cent
+	RateIOPS        int           `json:"rate_iops"`        // (rate_iops)
+	ThinkTime       time.Duration `json:"thinktime"`        // (thinktime)
+	Seed            uint64        `json:"randseed"`         // (randseed) 0: the run's
+	Verify          bool          `json:"verify"`           // (verify)
+	Direct          bool          `json:"direct"`           // (direct) always 1 but in a real guest
+	Fsync           int           `json:"fsync"`            // (fsync) a flush after so many writes
+	// Stride, if not 0, has a sequential job go on that many bytes after the beginning of
+	// its last block, as fio's rw=read:N does with the length of a block added.
+	Stride int64 `json:"stride"`
+}
+
+// Split is one size of bssplit.
+type Split struct {
+	BS      int `json:"bs"`
+	Percent int `json:"percent"`
+}

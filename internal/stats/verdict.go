@@ -1,0 +1,116 @@
+package stats
+
+import (
+	"fmt"
+	"math"
+)
+
+// Direction says which way of a metric is the better one.
+type Direction int
+
+// IOPS and MB/s are better higher, latencies and elapsed times lower.
+const (
+	HigherIsBetter Direction = iota
+	LowerIsBetter
+)
+
+// MinPairs is the number of pairs from which on there is a verdict.
+const MinPairs = 3
+
+// Criteria of a verdict; effects are fractions (0.01 is 1 %).
+type Criteria struct {
+	Better    Direction
+	MinEffect float64 // a smaller difference is not called one
+	Margin    float64 // a difference that does not matter; 0: nothing is equivalent
+}
+
+// DefaultCriteria call 1 % a difference, and what surely lies within 2 % equivalent.
+func DefaultCriteria(better Direction) Criteria {
+	return Criteria{Better: better, MinEffect: 0.01, Margin: 0.02}
+}
+
+// Outcome of a comparison.
+type Outcome string
+
+// Outcomes. Faster and slower say how B stands to A.
+const (
+	TooFewPairs  Outcome = "too-few-pairs"
+	Faster       Outcome = "faster"
+	Slower       Outcome = "slower"
+	Equivalent   Outcome = "equivalent"
+	NoDifference Outcome = "no-difference-shown"
+)
+
+// Verdict is an outcome and the sentence that tells it.
+type Verdict struct {
+	Outcome Outcome `json:"outcome"`
+	Words   string  `json:"words"`
+}
+
+// Verdict says what the comparison shows of B, which the words call by name:
+//
+//   - faster or slower if the interval leaves out 1 and the ratio is at least
+//     MinEffect away from it (in logarithms, so that exchanging A and B exchanges the
+//     words and nothing else);
+//   - else equivalent, if the whole interval lies inside the margin;
+//   - else no difference shown. Should the interval leave out 1 all the same (which
+//     takes a Margin below twice MinEffect), the words say "no difference of 1 % shown".
+//
+// Percentages are of A's value: x % faster is x % more IOPS, or x % less latency. The
+// brackets hold the interval, of the amount after faster and slower, else of B's
+// change with its sign.
+func (c Comparison) Verdict(name string, k Criteria) Verdict {
+	change := func(ratio float64) float64 { return 100 * (ratio - 1) }
+	x, lo, hi := change(c.Ratio), change(c.Low), change(c.High)
+	apart := c.Low > 1 || c.High < 1
+	switch _, equivalent := c.TOST(k.Margin); {
+	case c.N < MinPairs:
+		return Verdict{TooFewPairs, fmt.Sprintf("too few pairs (%d): no verdict", c.N)}
+	case apart && math.Abs(c.MeanD) >= math.Log1p(k.MinEffect):
+		outcome, word := Slower, "slower"
+		if (c.Ratio > 1) == (k.Better == HigherIsBetter) {
+			outcome, word = Faster, "faster"
+		}
+		if c.Ratio < 1 {
+			x, lo, hi = -x, -hi, -lo
+		}
+		return Verdict{outcome, fmt.Sprintf("%s %s by %s %% [%s, %s]", name, word, digits(x, ""), digits(lo, ""), digits(hi, ""))}
+	case equivalent:
+		return Verdict{Equivalent, fmt.Sprintf("equivalent within %g %% [%s, %s]", 100*k.Margin, digits(lo, "+"), digits(hi, "+"))}
+	case apart:
+		return Verdict{NoDifference, fmt.Sprintf("no difference of %g %% shown [%s, %s]", 100*k.MinEffect, digits(lo, "+"), digits(hi, "+"))}
+	}
+	return Verdict{NoDifference, fmt.Sprintf("no difference shown [%s, %s]", digits(lo, "+"), digits(hi, "+"))}
+}
+
+// digits of a percentage: two after the point below 10, else one.
+func digits(percent float64, sign string) string {
+	precision := 1
+	if math.Abs(percent) < 10 {
+		precision = 2
+	}
+	return fmt.Sprintf("%"+sign+".*f", precision, percent)
+}
+
+// TOST is Schuirmann's two one-sided tests of whether B lies within the margin (a
+// fraction) of A: from A/(1+margin) to A·(1+margin), which is the same for both. p is
+// the larger one-sided p; within says whether Low to High lies inside, that is
+// whether p < (1-Level)/2. That is stricter than the usual 5 % one-sided: what
+// is called equivalent never has a bound of its interval outside
+// (D. J. Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
+func (c Comparison) TOST(margin float64) (p float64, within bool) {
+	bound := math.Log1p(margin)
+	if c.N < 2 || !(bound > 0) {
+		return 1, false
+	}
+	se := c.SD / math.Sqrt(float64(c.N))
+	near := bound - math.Abs(c.MeanD) // to the nearer bound: the larger p
+	if se == 0 {
+		if near > 0 {
+			return 0, true
+		}
+		return 1, false
+	}
+	p = student(float64(c.N - 1)).CDF(-near / se)
+	return p, p < (1-c.Level)/2
+}
