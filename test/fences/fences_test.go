@@ -40,6 +40,8 @@ var layers = map[string][]string{
 	"internal/eventfd": {},
 	"internal/socket":  {},
 	"internal/clock":   {"blk"},
+	"internal/qmp":     {"internal/clock"},
+	"internal/attach":  {"internal/qmp", "vhost"},
 	"internal/stats":   {},
 }
 
