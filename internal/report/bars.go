@@ -179,7 +179,7 @@ func (g *group) performance() *figure {
 	}
 	g.twoPanels(f, 0,
 		g.barPanel("IOPS, mean of the runs (more is better)", iops, true, short),
-		g.barPanel("p99 latency, mean of the runs' (less is better)", p99, false, func(us float64) string { return latency(us, "µs") }))
+		g.barPanel("p99 latency, mean of the runs' (less is better)", p99, false, latencyRound))
 	return f
 }
 
@@ -221,7 +221,7 @@ func (g *group) merging() *figure {
 	var merges, seeks []bar
 	for _, c := range g.cells {
 		merges = append(merges, c.mergeBar())
-		seeks = append(seeks, meanBar(c.stats.SeeksPerGiB, c.host, digits))
+		seeks = append(seeks, meanBar(c.stats.SeeksPerGiB, plain, digits))
 	}
 	percent := func(x float64) string {
 		if x > 100.01 { // room for the numbers, no share

@@ -86,14 +86,14 @@ func latency(us float64, micro string) string {
 
 // ratio writes a ratio, three places behind the point as long as it is small.
 func ratio(x float64) string {
-	switch {
+	switch a := math.Abs(x); {
 	case math.IsNaN(x) || math.IsInf(x, 0):
 		return none
-	case x >= 1e6:
+	case a >= 1e6:
 		return strconv.FormatFloat(x, 'g', 2, 64)
-	case x >= 99.995:
+	case a >= 99.995:
 		return strconv.FormatFloat(x, 'f', 0, 64)
-	case x >= 9.9995:
+	case a >= 9.9995:
 		return strconv.FormatFloat(x, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(x, 'f', 3, 64)
@@ -107,7 +107,7 @@ func interval(r, low, high float64) string {
 // probability writes a p-value.
 func probability(p float64) string {
 	switch {
-	case math.IsNaN(p) || math.IsInf(p, 0):
+	case !(p >= 0 && p <= 1):
 		return none
 	case p < 0.0001:
 		return "<0.0001"

@@ -12,15 +12,21 @@ import (
 // number, so that it is known without colour.
 const hatches = 7
 
+// plain is for bars that need no setting apart: grey, and no pattern.
+const plain = -1
+
 // hatched draws a filled rectangle with the pattern of series i.
 func hatched(c draw.Canvas, r vg.Rectangle, i int) {
 	if r.Max.X-r.Min.X < 0.3 {
 		return
 	}
-	col := series[i%len(series)]
+	col, pattern := grey, 0
+	if i != plain {
+		col, pattern = series[i%len(series)], i%hatches
+	}
 	c.SetColor(pale(col))
 	c.Fill(r.Path())
-	if p := hatchPath(r, i%hatches); len(p) > 0 {
+	if p := hatchPath(r, pattern); len(p) > 0 {
 		c.SetLineStyle(draw.LineStyle{Color: col, Width: 1.1})
 		c.Stroke(p)
 	}

@@ -65,14 +65,18 @@ func (h *heat) SVG(id string, width float64) template.HTML {
 	b.WriteString(opening(id, h.title+": "+h.g.title,
 		"A grid: rows are guest schedulers, columns are host schedulers; each element holds the ratio and its 95 % confidence interval.",
 		math.Max(left+w*float64(len(h.g.hosts))+4, 430), height))
-	bold := func(x, y, size float64, anchor, s string) { svgWrite(&b, x, y, size, anchor, true, s) }
-	bold(0, 14, labelSize, "start", h.title)
+	svgWrite(&b, 0, 14, labelSize, "start", true, h.title)
 	svgWrite(&b, left+w*float64(len(h.g.hosts))/2, 35, tickSize, "middle", false, "host scheduler")
 	for i, n := range h.g.hosts {
 		svgWrite(&b, left+w*(float64(i)+0.5), 53, tickSize, "middle", false, n)
 	}
 	middle := heatTop + heatHeight*float64(len(h.g.guests))/2
-	fmt.Fprintf(&b, `<text x="12" y="%.1f" font-size="%.0f" text-anchor="middle" transform="rotate(-90 12 %.1f)">guest</text>`+"\n", middle, tickSize, middle)
+	side := "guest scheduler"
+	if len(h.g.guests) == 1 { // no room for more
+		side = "guest"
+	}
+	fmt.Fprintf(&b, `<text x="12" y="%.1f" font-size="%.0f" text-anchor="middle" transform="rotate(-90 12 %.1f)" fill="#222">%s</text>`+"\n",
+		middle, tickSize, middle, side)
 	for i, n := range h.g.guests {
 		y := heatTop + heatHeight*float64(i)
 		svgWrite(&b, left-6, y+heatHeight/2+4, tickSize, "end", false, n)
@@ -87,28 +91,28 @@ func (h *heat) SVG(id string, width float64) template.HTML {
 
 // element draws one cell.
 func (h *heat) element(b *strings.Builder, c *cell, x, y, w float64) {
-	box := func(fill, more string) {
-		fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" stroke="#fff" stroke-width="2"%s/>`+"\n",
-			x, y, w, heatHeight, fill, more)
+	box := func(fill string) {
+		fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" stroke="#fff" stroke-width="2"/>`+"\n",
+			x, y, w, heatHeight, fill)
 	}
 	middle, size := x+w/2, math.Min(11, w/9.2)
 	if c == nil {
-		box("#f2f2f2", "")
+		box("#f2f2f2")
 		svgWrite(b, middle, y+heatHeight/2+4, tickSize, "middle", false, "not run")
 		return
 	}
 	r := h.metric(c)
 	switch {
 	case r == nil && c.base:
-		box("#fff", "")
+		box("#fff")
 		fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="none" stroke="#222" stroke-dasharray="4 3"/>`+"\n",
 			x+3, y+3, w-6, heatHeight-6)
 		svgWrite(b, middle, y+heatHeight/2+4, math.Min(tickSize, w/5.5), "middle", false, "baseline")
 	case r == nil:
-		box("#f2f2f2", "")
+		box("#f2f2f2")
 		svgWrite(b, middle, y+heatHeight/2+4, tickSize, "middle", false, "no ratio")
 	default:
-		box(hex(h.colour(r.Ratio)), "")
+		box(hex(h.colour(r.Ratio)))
 		svgWrite(b, middle, y+22, math.Min(15, w/6), "middle", true, strings.TrimSpace(arrow(r)+" "+ratio(r.Ratio)+" "+printable(clip(r.Mark, 2))))
 		svgWrite(b, middle, y+39, size, "middle", false, "["+ratio(r.Low)+", "+ratio(r.High)+"]")
 	}

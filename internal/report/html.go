@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/elevisor/elevisor/internal/expt"
 	"github.com/elevisor/elevisor/sched"
@@ -47,9 +48,13 @@ type picture struct {
 type table struct {
 	Caption string
 	Names   int // columns that hold names, not numbers
+	Text    int // columns of words at the end
 	Head    []string
 	Rows    [][]string
 }
+
+// Words is whether column i holds words.
+func (t table) Words(i int) bool { return i >= len(t.Head)-t.Text }
 
 // HTML writes report.html: one page that needs nothing but itself.
 func HTML(w io.Writer, r *expt.Results) error {
@@ -74,10 +79,23 @@ func HTML(w io.Writer, r *expt.Results) error {
 		}
 		v.Groups = append(v.Groups, gv)
 	}
-	if err := page.Execute(w, v); err != nil {
+	var b strings.Builder
+	if err := page.Execute(&b, v); err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
-	return nil
+	_, err := io.WriteString(w, visible(b.String()))
+	return err
+}
+
+// visible puts question marks in the place of characters that HTML does not allow, or
+// that turn the direction of what follows: no place of the page has a use for them.
+func visible(page string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+			return '?'
+		}
+		return r
+	}, page)
 }
 
 // facts say what was run and how.
@@ -148,7 +166,7 @@ func (g *group) pictures(id string) ([]picture, error) {
 	heats := picture{Caption: "Ratios to the baseline, geometric means of the blocks' ratios with 95 % confidence intervals, guest by host scheduler. " +
 		"Blue is better, orange worse. * is p < 0.05, ** also after Holm's correction over the whole table."}
 	for i, h := range g.heats() {
-		heats.SVG = append(heats.SVG, h.SVG(fmt.Sprintf("%s-h%d", id, i), figureWidth/2-10))
+		heats.SVG = append(heats.SVG, h.SVG(fmt.Sprintf("%s-h%d", id, i), figureWidth/2-24))
 	}
 	if len(heats.SVG) > 0 {
 		all = append(all, heats)
@@ -158,7 +176,7 @@ func (g *group) pictures(id string) ([]picture, error) {
 		return nil, err
 	}
 	for _, f := range g.distributions() {
-		if err := add(f, "Distribution of latencies, a panel for each guest scheduler: for each quantile the median of the runs, which are not pooled. "+
+		if err := add(f, f.Title+". A panel for each guest scheduler; for each quantile the median of the runs, which are not pooled. "+
 			"The scale of quantiles gives each further nine the same room."); err != nil {
 			return nil, err
 		}
@@ -204,7 +222,7 @@ func one(s expt.Sample, x float64) string {
 
 func (g *group) comparisonTable() table {
 	t := table{
-		Caption: "Against the baseline: paired tests of the logarithms of the blocks' ratios", Names: 3,
+		Caption: "Against the baseline: paired tests of the logarithms of the blocks' ratios", Names: 3, Text: 2,
 		Head: []string{"Guest", "Host", "Metric", "Pairs", "Ratio [95 % CI]", "t", "p", "p, sign flips", "p, Holm", "Mark", "Verdict"},
 	}
 	for _, c := range g.cells {

@@ -185,16 +185,15 @@ func lineSwatch(c draw.Canvas, i int) {
 
 // latencyTicks are powers of ten or, where few of them are in view, 2 and 5 of each too.
 func latencyTicks(low, high float64) plot.Ticker {
-	name := func(us float64) string { return latencyRound(us) }
 	if high-low > 2.2 {
-		return decades{name}
+		return decades{latencyRound}
 	}
 	var all plot.ConstantTicks
 	for e := math.Floor(low); e <= high; e++ {
 		for m := 1.0; m < 10; m++ {
 			t := plot.Tick{Value: e + math.Log10(m)}
 			if m == 1 || m == 2 || m == 5 {
-				t.Label = name(m * math.Pow(10, e))
+				t.Label = latencyRound(m * math.Pow(10, e))
 			}
 			all = append(all, t)
 		}
@@ -220,6 +219,8 @@ func (linearInLog) Ticks(low, high float64) []plot.Tick {
 // latencyRound writes a round number of µs.
 func latencyRound(us float64) string {
 	switch {
+	case us == 0:
+		return "0"
 	case us >= 0.9995e6:
 		return short(us/1e6) + " s"
 	case us >= 999.5:

@@ -39,7 +39,7 @@ func (g *group) against(b *strings.Builder, d *Difference) {
 	for _, metric := range []string{metricIOPS, metricP99} {
 		unit := "IOPS"
 		if metric == metricP99 {
-			unit = "p99 latency, us"
+			unit = "p99 latency"
 		}
 		var rows []Pair
 		for _, c := range g.cells {
@@ -74,9 +74,13 @@ func (g *group) againstRow(b *strings.Builder, p Pair) {
 	} else if p.Ratio > 0 {
 		change = ratio(p.Ratio)
 	}
+	figure := digits
+	if p.Metric == metricP99 {
+		figure = func(us float64) string { return latency(us, "us") }
+	}
 	line(b, againstWidths, []string{
 		g.guests[c.guest], g.hosts[c.host],
-		digits(p.MeanA) + " (" + digits(p.SDA) + ")", digits(p.MeanB) + " (" + digits(p.SDB) + ")",
+		figure(p.MeanA) + " (" + figure(p.SDA) + ")", figure(p.MeanB) + " (" + figure(p.SDB) + ")",
 		change, p.Mark, holm,
 	})
 }
@@ -88,15 +92,19 @@ func (m *model) unmatched(b *strings.Builder, title string, cells []int) {
 	}
 	fmt.Fprintf(b, "\n%s\n", title)
 	for _, g := range m.groups {
+		var names []string
 		for _, c := range g.cells {
 			if slices.Contains(cells, c.index) {
 				x := m.Plan.Cells[c.index]
-				s := fmt.Sprintf("%s: guest %s %s, host %s %s (%s)",
-					g.title, x.Guest.Name, knobs(x.Guest), x.Host.Name, knobs(x.Host), settings(x))
-				for _, l := range wrap(s, Width-2, "  ") {
-					b.WriteString("  " + l + "\n")
-				}
+				names = append(names, strings.TrimSpace(x.Guest.Name+" "+knobs(x.Guest))+" / "+strings.TrimSpace(x.Host.Name+" "+knobs(x.Host)))
 			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		s := fmt.Sprintf("%s (%s), guest / host: %s", g.title, settings(g.cell), strings.Join(names, "; "))
+		for _, l := range wrap(s, Width-2, "  ") {
+			b.WriteString("  " + l + "\n")
 		}
 	}
 }

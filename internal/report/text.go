@@ -39,7 +39,7 @@ func Text(w io.Writer, r *expt.Results) error {
 }
 
 // line puts fields into columns of the given widths; those of negative width are flush
-// left. Two spaces part columns where both touch, one else.
+// left. A number too large for its column moves what follows, but nothing past Width.
 func line(b *strings.Builder, widths []int, fields []string) {
 	var out strings.Builder
 	for i, f := range fields {
@@ -53,7 +53,7 @@ func line(b *strings.Builder, widths []int, fields []string) {
 			out.WriteString(pad + f)
 		}
 	}
-	b.WriteString(strings.TrimRight(out.String(), " ") + "\n")
+	b.WriteString(clip(strings.TrimRight(out.String(), " "), Width) + "\n")
 }
 
 var (

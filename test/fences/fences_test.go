@@ -41,6 +41,7 @@ var layers = map[string][]string{
 	"internal/socket":  {},
 	"internal/clock":   {"blk"},
 	"internal/stats":   {},
+	"internal/report":  {"internal/expt", "internal/jobs", "internal/report", "internal/stats", "sched"},
 }
 
 // pure packages have one history of answers for one history of calls: what would

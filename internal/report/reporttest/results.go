@@ -29,21 +29,24 @@ func Full() Shape {
 	return Shape{
 		Guests:    []string{"none", "mq-deadline", "bfq"},
 		Hosts:     []string{"none", "deadline", "timeslice", "cfq", "bfq"},
-		Workloads: []jobs.Workload{linear, mixed},
+		Workloads: []jobs.Workload{linear(), mixed()},
 		Repeats:   10, VMs: 2, Trace: 2000, Factor: 1, Seed: 7,
 	}
 }
 
-var (
-	linear = jobs.Workload{Name: "linear4k-read-8", Jobs: []jobs.Job{{
+func linear() jobs.Workload {
+	return jobs.Workload{Name: "linear4k-read-8", Jobs: []jobs.Job{{
 		Name: "linear", RW: "read", BS: 4096, IODepth: 1, NumJobs: 8, Size: 5 << 30, OffsetIncrement: 5 << 30,
 		Runtime: 4 * time.Second, Ramp: time.Second, TimeBased: true, Direct: true,
 	}}}
-	mixed = jobs.Workload{Name: "randrw-70", Jobs: []jobs.Job{{
+}
+
+func mixed() jobs.Workload {
+	return jobs.Workload{Name: "randrw-70", Jobs: []jobs.Job{{
 		Name: "mixed", RW: "randrw", BSSplit: []jobs.Split{{BS: 4096, Percent: 60}, {BS: 65536, Percent: 40}}, IODepth: 16, Batch: 8,
 		NumJobs: 2, Size: 10 << 30, MixRead: 70, Runtime: 4 * time.Second, TimeBased: true, Direct: true,
 	}}}
-)
+}
 
 // gain is how much faster a scheduler makes a workload, made up.
 var gain = map[string]float64{"none": 1, "deadline": 1.32, "mq-deadline": 1.18, "timeslice": 2.9, "cfq": 2.35, "bfq": 1.004}
