@@ -6,7 +6,7 @@ FUZZTIME ?= 10s
 # The tests in test/qemu start programs that the test cache does not see; so nothing comes from it.
 GOTEST = $(GO) test -count=1 -timeout=15m
 # Under the race detector: all but what only starts other programs or reads sources.
-RACE = $$($(GO) list ./... | grep -v -e /test/qemu$$ -e /test/fences$$)
+RACE = $$($(GO) list ./... | grep -v -e /test/qemu$$ -e /test/report$$ -e /test/fences$$)
 
 .PHONY: help
 help: ## print this list
