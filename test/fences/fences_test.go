@@ -41,6 +41,8 @@ var layers = map[string][]string{
 	"internal/socket":  {},
 	"internal/clock":   {"blk"},
 	"internal/stats":   {},
+	"internal/qmp":     {"internal/clock"},
+	"internal/attach":  {"internal/qmp", "vhost"},
 }
 
 // pure packages have one history of answers for one history of calls: what would

@@ -36,22 +36,29 @@ type guest struct {
 	log     *logBuffer // what QEMU itself prints
 	console string     // file with the kernel's console
 	qmp     *qmp
-	serial  int // number of the last command
+	monitor string // a second QMP socket, for the program under test
+	serial  int    // number of the last command
 }
 
 // boot starts a machine on the server's socket and returns when its agent answers.
 // The machine reconnects when the server goes away.
 func boot(t *testing.T, d disk) *guest {
 	t.Helper()
+	return bootMachine(t, d, "pc")
+}
+
+// bootMachine boots one of QEMU's machines, with further arguments.
+func bootMachine(t *testing.T, d disk, machine string, more ...string) *guest {
+	t.Helper()
 	files, err := guestFiles()
 	require.NoError(t, err)
 	dir := t.TempDir()
 	g := &guest{
 		t: t, log: &logBuffer{}, console: filepath.Join(dir, "console"),
-		lines: make(chan string, 1024), done: make(chan struct{}),
+		lines: make(chan string, 1024), done: make(chan struct{}), monitor: filepath.Join(dir, "attach.sock"),
 	}
 	control := filepath.Join(dir, "qmp.sock")
-	g.cmd = exec.Command(qemuProgram(), g.arguments(files, control, d)...)
+	g.cmd = exec.Command(qemuProgram(), append(g.arguments(files, control, machine, d), more...)...)
 	g.cmd.Stderr = g.log
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	g.stdin, err = g.cmd.StdinPipe()
@@ -68,7 +75,7 @@ func boot(t *testing.T, d disk) *guest {
 	return g
 }
 
-func (g *guest) arguments(files, control string, d disk) []string {
+func (g *guest) arguments(files, control, machine string, d disk) []string {
 	kernel := filepath.Join(files, "vmlinux")
 	if _, err := os.Stat(kernel); err != nil {
 		kernel = filepath.Join(files, "vmlinuz")
@@ -79,11 +86,11 @@ func (g *guest) arguments(files, control string, d disk) []string {
 		accel = []string{"-accel", "kvm", "-cpu", "host"}
 	}
 	return append(accel,
-		"-machine", "pc,hpet=off,usb=off,vmport=off,memory-backend=mem", "-smp", "2", "-m", strconv.Itoa(memory),
+		"-machine", machine+",hpet=off,usb=off,vmport=off,memory-backend=mem", "-smp", "2", "-m", strconv.Itoa(memory),
 		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", memory),
 		"-nodefaults", "-no-user-config", "-display", "none",
 		"-serial", "file:"+g.console, "-chardev", "stdio,id=agent,signal=off", "-serial", "chardev:agent",
-		"-qmp", "unix:"+control+",server=on,wait=off",
+		"-qmp", "unix:"+control+",server=on,wait=off", "-qmp", "unix:"+g.monitor+",server=on,wait=off",
 		"-kernel", kernel, "-initrd", filepath.Join(files, "base.cpio"), "-append", kernelOptions,
 		"-chardev", "socket,id=vu,path="+d.socket+","+reconnect(g.t),
 		"-device", fmt.Sprintf("vhost-user-blk-pci,id=disk,chardev=vu,num-queues=%d,queue-size=128", d.queues))

@@ -21,6 +21,7 @@ type disk struct {
 	queues   int
 	readOnly bool
 	more     string // further --disk keys; not for the peer
+	control  string // the control socket; not for the peer
 }
 
 // newDisk makes an empty image of size bytes, served with two queues.
@@ -69,7 +70,11 @@ func (d disk) command(t *testing.T, ready string) *exec.Cmd {
 	if d.more != "" {
 		keys += "," + d.more
 	}
-	return exec.Command(bin, "serve", "--disk", keys)
+	args := []string{"serve", "--disk", keys}
+	if d.control != "" {
+		args = append(args, "--control-socket", d.control)
+	}
+	return exec.Command(bin, args...)
 }
 
 // server is a running vhost-user-blk server.
