@@ -1,5 +1,5 @@
 // Package backend holds the disks that requests end on: files and raw block
-// devices, memory, nothing at all; later a simulated drive. [NewRate], [NewDelay]
+// devices, memory, nothing at all, simulated drives ([NewSim]). [NewRate], [NewDelay]
 // and [NewFaults] make an [Image] of another one: slower, or worse.
 //
 // An [Image] is opened by the control path, which may block. Each loop that
@@ -88,7 +88,7 @@ type Info struct {
 	WriteZeroes   bool   // OpWriteZeroes works (it always does, if by writing)
 	ZeroesUnmap   bool   // and FlagUnmap may free blocks
 	DiscardAlign  uint32 // bytes: granularity of a useful discard
-	Engine        string // "io_uring", "threads", "mem", "null": how requests are carried out
+	Engine        string // "io_uring", "threads", "mem", "null", "sim": how requests are carried out
 }
 
 // Cache says which caches a disk goes through, in QEMU's words.

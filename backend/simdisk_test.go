@@ -202,17 +202,27 @@ func TestSim_info(t *testing.T) {
 	require.NoError(t, img.Close())
 }
 
+func TestSim_ssd(t *testing.T) {
+	img := mustOpen(t, "sim:ssd,size=1G,ncq=5", Options{})
+	i := img.Info()
+	require.False(t, i.Rotational || i.Physical.Rotational)
+	require.True(t, i.Physical.Believed)
+	require.Equal(t, "simulated drive sata-ssd is not rotational", i.Physical.Reason)
+	require.Equal(t, 5, img.(*simDisk).drive.Depth())
+	require.NoError(t, img.Close())
+}
+
 func TestSim_specs(t *testing.T) {
 	for _, spec := range []string{
 		"sim:hdd,preset=hd155ui,size=1M,seed=7,ncq=1", "sim:hdd?preset=hd155ui&size=1M&seed=7&ncq=1", "sim:?hdd&size=1M,ncq=1",
-		AddSimKey(AddSimKey("sim:hdd", "size", "1M"), "ncq", "1"), "sim:hdd,size=1M,ncq=1,name=a",
+		AddSimKey(AddSimKey("sim:hdd", "size", "1M"), "ncq", "1"), "sim:hdd,size=1M,ncq=1,drive=a",
 	} {
 		img := mustOpen(t, spec, Options{})
 		require.Equal(t, blk.Sector(2048), img.Info().Sectors, spec)
 		require.Equal(t, 1, img.(*simDisk).drive.Depth(), spec)
 		require.NoError(t, img.Close())
 	}
-	is, named := IsSim("sim:hdd,name=x")
+	is, named := IsSim("sim:hdd,drive=x")
 	require.True(t, is && named)
 	is, named = IsSim("sim:hdd")
 	require.True(t, is && !named)
@@ -225,11 +235,12 @@ func TestSim_specs(t *testing.T) {
 func TestSim_badSpecs(t *testing.T) {
 	params := filepath.Join(t.TempDir(), "none.toml")
 	for spec, want := range map[string]string{
-		"sim:":                                   `"" is not a kind of simulated drive; valid: hdd`,
-		"sim:tape":                               `"tape" is not a kind of simulated drive; valid: hdd`,
-		"sim:hdd,sead=7":                         `unknown key "sead"; valid: preset, params, size, seed, ncq, file, name`,
+		"sim:":                                   `"" is not a kind of simulated drive; valid: hdd, ssd`,
+		"sim:tape":                               `"tape" is not a kind of simulated drive; valid: hdd, ssd`,
+		"sim:ssd,preset=hd155ui":                 `hd155ui is a drive of the kind sim:hdd, not sim:ssd`,
+		"sim:hdd,sead=7":                         `unknown key "sead"; valid: preset, params, size, seed, ncq, file, drive`,
 		"sim:hdd?seed":                           `unknown key "seed"`,
-		"sim:hdd,preset=hd1":                     `there is no preset "hd1"; there are generic7200, hd103sj, hd155ui`,
+		"sim:hdd,preset=hd1":                     `there is no preset "hd1"; there are generic7200, hd103sj, hd155ui, sata-ssd`,
 		"sim:hdd,preset=":                        `preset="": want a value`,
 		"sim:hdd,preset=/x":                      `preset="/x" is a path`,
 		"sim:hdd,seed=-1":                        `seed="-1": want a whole number from 0`,

@@ -22,18 +22,18 @@ type simSpec struct {
 	seed   uint64
 	ncq    int // 0: the preset's
 	file   string
-	name   string
+	drive  string // what it is called, so that several disks can be windows of it
 }
 
 // simDefaults are each model's presets where none is named.
-var simDefaults = map[string]string{"hdd": "generic7200"}
+var simDefaults = map[string]string{"hdd": "generic7200", "ssd": "sata-ssd"}
 
 // simDefaultSize is what a drive in memory has at most, unless its size is given: a
 // guest may fill it.
 const simDefaultSize = 8 << 30
 
 // SimKeys are the words of a "sim:" disk.
-var SimKeys = []string{"preset", "params", "size", "seed", "ncq", "file", "name"}
+var SimKeys = []string{"preset", "params", "size", "seed", "ncq", "file", "drive"}
 
 // IsSim says whether spec is a simulated drive, and whether it has a name: disks with
 // one such spec are then windows of one drive.
@@ -43,7 +43,7 @@ func IsSim(spec string) (is, named bool) {
 		return false, false
 	}
 	s, err := parseSim(rest)
-	return true, err == nil && s.name != ""
+	return true, err == nil && s.drive != ""
 }
 
 // AddSimKey writes one more word behind a "sim:" disk's spec.
@@ -107,8 +107,8 @@ func (s *simSpec) set(key, v string) (err error) {
 		s.params = v
 	case "file":
 		s.file = v
-	case "name":
-		s.name = v
+	case "drive":
+		s.drive = v
 	case "size":
 		if s.size, err = blk.ParseBytes(v); err == nil {
 			err = checkSize(s.size)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/sched"
 )
@@ -101,8 +102,26 @@ func (l *Loop) Stats() (s DomainStats) {
 	return s
 }
 
+// Simulated copies what the drive of the image at index has counted; nil if that is no
+// simulated one.
+func (l *Loop) Simulated(index int) *backend.SimStats {
+	d := l.disks[index].simulated
+	if d == nil {
+		return nil
+	}
+	s := d.Simulated()
+	return &s
+}
+
 // Describe prints the domain's state for people.
 func (l *Loop) Describe(w io.Writer) {
 	fmt.Fprintf(w, "queue-depth %d, %d on the disks, %d queued\n", l.depth, l.inflight, l.sched.Len())
+	for i := range l.disks {
+		if s := l.Simulated(i); s != nil {
+			late := s.Deviation
+			fmt.Fprintf(w, "image %d is a simulated drive, late by p50 %.1f us, p99 %.1f us, max %.1f us in %d commands\n", i,
+				float64(late.ValueAtQuantile(50))/1e3, float64(late.ValueAtQuantile(99))/1e3, float64(late.Max())/1e3, late.TotalCount())
+		}
+	}
 	l.sched.Describe(w)
 }

@@ -42,6 +42,7 @@ type Loop struct {
 	done     []*blk.Request
 	seq      uint64
 	now      blk.Instant // of the last step
+	exact    blk.Instant // when a simulated drive is done next, as of then
 	meter    meter
 
 	live
@@ -53,6 +54,8 @@ type disk struct {
 	direct  blk.List // flushes, and what a stopping queue had queued: no scheduler, no depth
 	directs int      // of those, in flight
 	held    blk.List // dispatched, and counted in inflight, but the backend was full
+
+	simulated backend.Simulated // the Backend, if it is one; else nil
 }
 
 // NewLoop makes a loop that keeps at most depth requests on its disks. c is the
@@ -72,7 +75,9 @@ func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	l.disks = append(l.disks, &disk{Backend: b})
+	d := &disk{Backend: b}
+	d.simulated, _ = b.(backend.Simulated)
+	l.disks = append(l.disks, d)
 	return len(l.disks) - 1, nil
 }
 
@@ -96,12 +101,22 @@ func (l *Loop) Step(now blk.Instant) blk.Instant {
 	if l.arm() || busy {
 		return now
 	}
+	return l.wake()
+}
+
+// wake is when the scheduler or a disk wants to go on by itself.
+func (l *Loop) wake() blk.Instant {
 	wake := l.sched.Wake()
 	if l.inflight >= l.depth {
 		wake = blk.Never // whatever it would dispatch then, there is no room
 	}
+	l.exact = blk.Never
 	for _, d := range l.disks {
-		wake = min(wake, d.Wake())
+		at := d.Wake()
+		wake = min(wake, at)
+		if d.simulated != nil {
+			l.exact = min(l.exact, at)
+		}
 	}
 	return wake
 }

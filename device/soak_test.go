@@ -406,6 +406,8 @@ func (s *soak) act() {
 			{"extend", []string{"always", "never", "rule-r"}[rng.IntN(3)]}, {"empty", []string{"inflight", "immediate"}[rng.IntN(2)]},
 			{"front_merges", fmt.Sprint(rng.IntN(2))}, {"fifo_batch", fmt.Sprint(rng.IntN(5))}, {"async_depth", fmt.Sprint(1 + rng.IntN(3))},
 			{"read_expire", fmt.Sprint(rng.IntN(3))}, {"write_expire", fmt.Sprint(rng.IntN(3))}, {"prio_aging_expire", fmt.Sprint(rng.IntN(2))},
+			{"source", []string{"queue", "device", "stream"}[rng.IntN(3)]}, {"writes", []string{"sync", "async"}[rng.IntN(2)]},
+			{"slice_idle", fmt.Sprint(rng.IntN(3))}, {"quantum", fmt.Sprint(1 + rng.IntN(4))},
 			{"read_lat_nsec", fmt.Sprint(rng.IntN(2) * 1e9)}, {"write_lat_nsec", fmt.Sprint(rng.IntN(2) * 1e9)},
 		}
 		n := knobs[rng.IntN(len(knobs))]

@@ -3,7 +3,6 @@ package device
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/elevisor/elevisor/internal/eventfd"
 	"golang.org/x/sys/unix"
@@ -15,6 +14,8 @@ type pollWaiter struct {
 	mail    *eventfd.FD
 	watches map[int32]*bool // by descriptor; looked up, never walked
 	events  [64]unix.EpollEvent
+	poll    [1]unix.PollFd // epoll, for waits with a limit
+	limit   unix.Timespec
 	into    [][]byte // one buffer, for what drain reads
 	mailed  bool
 }
@@ -30,6 +31,7 @@ func newPollWaiter() (*pollWaiter, error) {
 		return nil, err
 	}
 	w := &pollWaiter{epoll: epoll, mail: mail, watches: map[int32]*bool{}, into: [][]byte{make([]byte, 8)}}
+	w.poll[0] = unix.PollFd{Fd: int32(epoll), Events: unix.POLLIN}
 	w.Watch(mail.Raw(), &w.mailed)
 	return w, nil
 }
@@ -38,7 +40,14 @@ func newPollWaiter() (*pollWaiter, error) {
 func (w *pollWaiter) Wait(d int64) error {
 	ms := -1
 	if d >= 0 {
-		ms = int((time.Duration(d) + time.Millisecond - 1) / time.Millisecond)
+		ms = 0
+	}
+	if d > 0 { // epoll itself counts milliseconds
+		w.poll[0].Revents = 0
+		w.limit = unix.NsecToTimespec(d)
+		if _, err := unix.Ppoll(w.poll[:], &w.limit, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for kicks: %w", err)
+		}
 	}
 	n, err := unix.EpollWait(w.epoll, w.events[:], ms)
 	if err != nil && !errors.Is(err, unix.EINTR) {

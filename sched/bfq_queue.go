@@ -152,7 +152,6 @@ func (b *BFQ) arrived(q *bfqQueue, r, before *blk.Request) {
 	} else {
 		if b.tune.lowLatency && was == 1 && !q.sync && q.raise.changed+bfqAsyncGap < b.now {
 			b.raiseInteractive(q)
-			b.raised++
 		}
 		if q.next != before {
 			b.nextChanged(q)
@@ -238,7 +237,7 @@ func (b *BFQ) grown(q *bfqQueue, g, r *blk.Request) {
 		q.sorted.insert(g)
 		q.next = b.nearer(q.next, g, b.rate.lastPos)
 	}
-	if q.next != before || q.next == g {
+	if q.next != before {
 		b.nextChanged(q)
 	}
 }

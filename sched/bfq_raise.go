@@ -48,7 +48,8 @@ func (b *BFQ) awake(q *bfqQueue) (interactive bool) {
 	w := &q.raise
 	was, paused := w.coeff, q.dispatched == 0 && q.empty+bfqPause < b.now
 	soon := b.now <= q.completed+3*b.tune.sliceIdle
-	soft := q.history != bfqAllSeeks && !w.inBurst && w.nextSoft < b.now && q.dispatched == 0
+	soft := q.history != bfqAllSeeks && !w.inBurst && w.nextSoft < b.now && q.dispatched == 0 &&
+		q.completed+b.tune.sliceIdle+bfqSoftMargin < b.now // said by nextSoft too, but not while interactive
 	interactive = !w.inBurst && paused
 	deserves := b.tune.lowLatency && (was > 1 || q.sync && (interactive || soft))
 
@@ -123,7 +124,7 @@ func (b *BFQ) arrivalRaise(q *bfqQueue, deserves, interactive, soft bool) {
 	case interactive:
 		b.raiseInteractive(q)
 	case w.inBurst:
-		w.coeff, w.kind = 1, bfqPlain
+		b.setRaise(q, bfqPlain, 1, 0)
 	case soft:
 		if w.kind != bfqSoft {
 			w.before = w.changed
@@ -134,11 +135,20 @@ func (b *BFQ) arrivalRaise(q *bfqQueue, deserves, interactive, soft bool) {
 }
 
 func (b *BFQ) raiseInteractive(q *bfqQueue) {
-	q.raise.kind, q.raise.coeff, q.raise.length = bfqInteractive, b.tune.raiseTo, b.raiseLength()
+	b.setRaise(q, bfqInteractive, b.tune.raiseTo, b.raiseLength())
 }
 
 func (b *BFQ) raiseSoft(q *bfqQueue) {
-	q.raise.kind, q.raise.coeff, q.raise.length = bfqSoft, b.tune.raiseTo*bfqSoftFactor, bfqSoftLength
+	b.setRaise(q, bfqSoft, b.tune.raiseTo*bfqSoftFactor, bfqSoftLength)
+}
+
+// setRaise changes q's coefficient, not yet the weight in use.
+func (b *BFQ) setRaise(q *bfqQueue, kind bfqKind, coeff int64, length blk.Instant) {
+	w := &q.raise
+	if q.busy {
+		b.raised += asInt(coeff > 1) - asInt(w.coeff > 1)
+	}
+	w.kind, w.coeff, w.length = kind, coeff, length
 }
 
 // raiseLength is for how long an interactive queue is raised: as long as the disk
@@ -152,10 +162,8 @@ func (b *BFQ) raiseLength() blk.Instant {
 
 // endRaise makes q's weight what it was.
 func (b *BFQ) endRaise(q *bfqQueue) {
-	if q.busy && q.raise.coeff > 1 {
-		b.raised--
-	}
-	q.raise.coeff, q.raise.kind, q.raise.length, q.raise.changed = 1, bfqPlain, 0, b.now
+	b.setRaise(q, bfqPlain, 1, 0)
+	q.raise.changed = b.now
 }
 
 // reviewRaise is asked after each request that q has sent.

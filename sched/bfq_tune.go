@@ -182,7 +182,7 @@ func (b *BFQ) describeQueue(w io.Writer, q *bfqQueue) {
 		name string
 	}{
 		{q == b.serving, "served"}, {q == b.serving && b.waiting, "waited for"}, {q.seeky(), "seeky"},
-		{!q.ioBound, "not I/O-bound"}, {q.sync && !q.think.short, "thinks"}, {q.raise.inBurst, "of a burst"},
+		{!q.ioBound, "not I/O-bound"}, {q.sync && q.class != levelIdle && !q.think.short, "thinks"}, {q.raise.inBurst, "of a burst"},
 	} {
 		if x.is {
 			fmt.Fprintf(w, ", %s", x.name)

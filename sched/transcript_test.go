@@ -17,7 +17,7 @@ import (
 
 // script drives one scheduler from a transcript in testdata. Its words:
 //
-//	new NAME [max_sectors=N] [max_segments=N] [nomerges=N]
+//	new NAME [max_sectors=N] [max_segments=N] [nomerges=N] [rotational]
 //	insert                    one request a line, or one behind the word:
 //	ID read|write|discard|write-zeroes SECTOR+SECTORS [from=DEVICE/QUEUE] [disk=N]
 //	   [prio=rt|be|idle] [segs=N] [ranges=N] [flags=fua|unmap] [pos=SECTOR]
@@ -61,7 +61,7 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 	word := func(i int) string { return d.CmdArgs[i].String() }
 	switch d.Cmd {
 	case "new":
-		x.cfg = &Config{}
+		x.cfg = &Config{Rotational: d.HasArg("rotational")}
 		d.MaybeScanArgs(t, "max_sectors", &x.cfg.MaxSectors)
 		d.MaybeScanArgs(t, "max_segments", &x.cfg.MaxSegments)
 		d.MaybeScanArgs(t, "nomerges", &x.cfg.NoMerges)

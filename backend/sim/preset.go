@@ -25,10 +25,11 @@ type Preset struct {
 	Source      string // of the numbers, one line
 	Capacity    blk.Sector
 	HDD         HDD
+	SSD         SSD
 }
 
 // Models are the kinds of drive.
-var Models = []string{"hdd"}
+var Models = []string{"hdd", "ssd"}
 
 //go:embed presets/*.toml
 var presets embed.FS
@@ -78,11 +79,12 @@ func parsed(from string, text []byte) (Preset, error) {
 
 // file is a parameter file in TOML. The table of its model has all parameters.
 type file struct {
-	Name        string `toml:"name"`
-	Model       string `toml:"model"`
-	Description string `toml:"description"`
-	Source      string `toml:"source"`
-	HDD         HDD    `toml:"hdd"`
+	Name        string   `toml:"name"`
+	Model       string   `toml:"model"`
+	Description string   `toml:"description"`
+	Source      string   `toml:"source"`
+	HDD         HDD      `toml:"hdd"`
+	SSD         ssdTable `toml:"ssd"`
 }
 
 // Parse reads a parameter file. Every key must be there, none but these, each in its
@@ -108,6 +110,13 @@ func Parse(text []byte) (Preset, error) {
 
 // take checks the parameters of f's model and makes them p's.
 func (p *Preset) take(f *file) error {
+	if f.Model == "ssd" {
+		p.SSD, p.Capacity = SSD(f.SSD.ssdParameters), f.SSD.Sectors
+		if p.Capacity < 1 || p.Capacity > sectorsMax {
+			return fmt.Errorf("[ssd]: sectors = %d is out of range 1 to %d", p.Capacity, sectorsMax)
+		}
+		return p.SSD.check()
+	}
 	p.HDD, p.Capacity = f.HDD, blk.Sector(f.HDD.Blocks)*blockSectors
 	if err := p.HDD.Check(); err != nil {
 		return fmt.Errorf("[hdd]: %w", err)
@@ -118,6 +127,12 @@ func (p *Preset) take(f *file) error {
 // New makes the drive that p describes, with sectors of capacity: its outer part, or all
 // of it.
 func (p *Preset) New(sectors blk.Sector, seed uint64) (Drive, error) {
+	if sectors < 1 || sectors > p.Capacity {
+		return nil, fmt.Errorf("size of %d sectors is out of range 1 to %d, the drive's capacity", sectors, p.Capacity)
+	}
+	if p.Model == "ssd" {
+		return NewSSD(p.SSD, sectors, seed)
+	}
 	return NewHDD(p.HDD, sectors, seed)
 }
 
@@ -125,7 +140,7 @@ func (p *Preset) New(sectors blk.Sector, seed uint64) (Drive, error) {
 func (p *Preset) Rotational() bool { return p.Model == "hdd" }
 
 // SetQueue changes how many commands the drive takes at a time.
-func (p *Preset) SetQueue(n int) { p.HDD.NCQ = float64(n) }
+func (p *Preset) SetQueue(n int) { p.HDD.NCQ, p.SSD.QueueDepth = float64(n), n }
 
 // complete finds what is missing, of what a file of that model must have and must not.
 func complete(text []byte, model string) error {
@@ -160,8 +175,8 @@ func complete(text []byte, model string) error {
 // without are the keys of t that table does not have.
 func without(t reflect.Type, table map[string]any) (missing []string) {
 	have := slices.Collect(maps.Keys(table))
-	for i := range t.NumField() {
-		if tag := t.Field(i).Tag.Get("toml"); !slices.Contains(have, tag) {
+	for _, f := range reflect.VisibleFields(t) {
+		if tag := f.Tag.Get("toml"); !f.Anonymous && !slices.Contains(have, tag) {
 			missing = append(missing, tag)
 		}
 	}

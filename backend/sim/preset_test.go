@@ -60,7 +60,7 @@ func TestLoad_path(t *testing.T) {
 	_, err = Load(path + "x.toml")
 	require.ErrorContains(t, err, "no such file")
 	_, err = Load("hd154ui")
-	require.ErrorContains(t, err, `no preset "hd154ui"; there are generic7200, hd103sj, hd155ui`)
+	require.ErrorContains(t, err, `no preset "hd154ui"; there are generic7200, hd103sj, hd155ui, sata-ssd`)
 }
 
 // Whatever is wrong with a file is named.
@@ -72,7 +72,7 @@ func TestParse_refuses(t *testing.T) {
 		"[hdd]: rpm = 5 is out of range 1000 to":  {"rpm = 5400", "rpm = 5"},
 		"[hdd]: settle_us = NaN is out of":        {"settle_us = 1170", "settle_us = nan"},
 		"[hdd]: ncq = 1.5 is not a whole":         {"ncq = 32", "ncq = 1.5"},
-		"model = \"tape\"; valid: hdd":            {`model = "hdd"`, `model = "tape"`},
+		"model = \"tape\"; valid: hdd, ssd":       {`model = "hdd"`, `model = "tape"`},
 		"source is missing":                       {"source = ", "# "},
 		"name is empty":                           {`"hd155ui"`, `""`},
 		"hdd.ncq_reorder":                         {"ncq_reorder = false", `ncq_reorder = "no"`},
@@ -86,6 +86,31 @@ func TestParse_refuses(t *testing.T) {
 		_, err := Parse([]byte(bad))
 		require.ErrorContains(t, err, want)
 		require.NotContains(t, err.Error(), "\n")
+	}
+}
+
+// What the tests of the model are about is what is served.
+func TestPresets_sata(t *testing.T) {
+	p, err := Load("sata-ssd")
+	require.NoError(t, err)
+	require.Equal(t, SATA, p.SSD)
+	require.False(t, p.Rotational())
+	good := text(t, "sata-ssd")
+	for want, change := range map[string][2]string{
+		"[ssd]: missing: sectors, jitter":        {"", ""},
+		"unknown keys: ssd.rpm":                  {"[ssd]", "[ssd]\nrpm = 1"},
+		"sectors = 0 is out of range 1 to":       {"sectors = 1_875_385_008", "sectors = 0"},
+		"channels 65 is not from 1 to 64":        {"channels = 8", "channels = 65"},
+		"[hdd] in a file of model ssd":           {"[ssd]", "[hdd]\nrpm = 7200\n[ssd]"},
+		"[hdd]: missing: rpm, blocks, media_us,": {`model = "ssd"`, `model = "hdd"`},
+	} {
+		bad := strings.Replace(good, change[0], change[1], 1)
+		if change[0] == "" {
+			bad = strings.Replace(strings.Replace(good, "sectors = 1_875_385_008", "", 1), "jitter = 0.1", "", 1)
+		}
+		require.NotEqual(t, good, bad, want)
+		_, err := Parse([]byte(bad))
+		require.ErrorContains(t, err, want)
 	}
 }
 

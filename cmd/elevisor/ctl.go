@@ -221,6 +221,7 @@ func (f *ctlFlags) describe() *cobra.Command {
 				ctl.Description
 				Scheduler ctl.Scheduler  `json:"scheduler"`
 				Domain    ctl.DomainStat `json:"domain"`
+				Simulated *ctl.Simulated `json:"simulated,omitempty"`
 			}
 			var s ctl.Stat
 			disk := map[string]string{"disk": args[0]}
@@ -238,10 +239,18 @@ func (f *ctlFlags) describe() *cobra.Command {
 					d.Domain = domain
 				}
 			}
+			for _, one := range s.Disks {
+				if one.Disk == args[0] {
+					d.Simulated = one.Simulated
+				}
+			}
 			return f.print(c, d, func(w io.Writer) {
 				fmt.Fprintf(w, "domain %s: disks %s; scheduler %s: %s\n%s", d.Scheduler.Domain,
 					strings.Join(d.Scheduler.Disks, ", "), d.Scheduler.Active, d.Scheduler.Reason, d.Text)
 				_ = d.Domain.WriteText(w) // the writer keeps its error
+				if d.Simulated != nil {
+					_ = d.Simulated.WriteText(w)
+				}
 			})
 		},
 	}

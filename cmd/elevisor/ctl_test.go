@@ -238,7 +238,7 @@ func TestServe_controlSocket(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		out, err := run(t.Context(), "ctl", "scheduler", "vda", "--control_socket", path)
-		return err == nil && out == "none [deadline] timeslice kyber\n"
+		return err == nil && out == "none [deadline] timeslice cfq bfq kyber\n"
 	}, time.Minute, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"time"
 )
@@ -99,9 +100,13 @@ func (r *Result) WriteJSON(w io.Writer, from Origin) error {
 	return enc.Encode(rep)
 }
 
-// Report is what stands for a job with these options in the JSON output, for
-// encoding/json.
-func (j *JobResult) Report(o *Options) any { return j.report(o) }
+// Report is what stands for a job with these options, and with more words that are not
+// of them, in the JSON output: for encoding/json.
+func (j *JobResult) Report(o *Options, more map[string]string) any {
+	r := j.report(o)
+	maps.Copy(r.Options, more)
+	return r
+}
 
 func (j *JobResult) report(o *Options) jsonJob {
 	out := jsonJob{

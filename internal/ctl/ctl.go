@@ -15,6 +15,7 @@ package ctl
 import (
 	"io"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/sched"
 )
@@ -61,6 +62,7 @@ type DiskStat struct {
 	Total       device.Stats // of all queues
 	Queues      []device.Stats
 	DomainStats device.DomainStats // the same for every disk of a domain
+	Simulated   *backend.SimStats  // of its drive; nil if that is real
 }
 
 // Scheduler says which scheduler a domain has, and for whom.

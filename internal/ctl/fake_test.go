@@ -102,7 +102,7 @@ func sample() DiskStat {
 	d.DomainStats.Merges.Sectors = next()
 	d.DomainStats.Scheduler, d.DomainStats.Queued, d.DomainStats.Depth = "deadline", int(next()), int(next())
 	d.DomainStats.Counters = sched.Counters{Batches: next(), Expired: next(), Starved: next(), Aged: next(), Slices: next(),
-		Extensions: next(), EarlyEnds: next(), LongestWait: blk.Instant(next())}
+		Extensions: next(), EarlyEnds: next(), Idled: next(), Preempted: next(), LongestWait: blk.Instant(next())}
 	return d
 }
 

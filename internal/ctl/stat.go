@@ -19,7 +19,8 @@ type DiskCounts struct {
 	Disk   string `json:"disk"`
 	Domain string `json:"domain"`
 	Counts
-	Queues []Counts `json:"queues"`
+	Queues    []Counts   `json:"queues"`
+	Simulated *Simulated `json:"simulated,omitempty"` // of a simulated drive only
 }
 
 // Counts are of a disk, of a queue or of a domain. The names are QEMU's
@@ -94,6 +95,8 @@ type Counters struct {
 	Slices      uint64 `json:"slices"`
 	Extensions  uint64 `json:"slice_extensions"`
 	EarlyEnds   uint64 `json:"slice_early_ends"`
+	Idled       uint64 `json:"idled"`
+	Preempted   uint64 `json:"preempted"`
 	LongestWait int64  `json:"longest_wait_ns"`
 }
 
@@ -103,7 +106,7 @@ func NewStat(now blk.Instant, disks []DiskStat) *Stat {
 	seen := map[string]bool{}
 	for i := range disks {
 		d := &disks[i]
-		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues))}
+		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues)), Simulated: simulated(d.Simulated)}
 		for q := range d.Queues {
 			one.Queues[q] = counts(&d.Queues[q])
 		}
@@ -160,7 +163,8 @@ func domainStat(name string, d *device.DomainStats) DomainStat {
 		MergedBytes: d.Merges.Sectors * blk.SectorSize,
 		Counters: Counters{
 			Batches: c.Batches, Expired: c.Expired, Starved: c.Starved, Aged: c.Aged, Slices: c.Slices,
-			Extensions: c.Extensions, EarlyEnds: c.EarlyEnds, LongestWait: int64(c.LongestWait),
+			Extensions: c.Extensions, EarlyEnds: c.EarlyEnds,
+			Idled: c.Idled, Preempted: c.Preempted, LongestWait: int64(c.LongestWait),
 		},
 	}
 	for p, by := range d.Merges.Merged {

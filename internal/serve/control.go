@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/ctl"
 	"github.com/elevisor/elevisor/sched"
@@ -42,12 +43,19 @@ func (d *Daemon) Stat() (list []ctl.DiskStat) {
 		}
 		total, queues := s.device.Stats()
 		x.Add(&device.Stats{Latency: total.Latency})
-		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues})
+		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues, Simulated: s.simulated()})
 	}
 	for i, s := range d.disks {
 		list[i].DomainStats = *domains[s.domain]
 	}
 	return list
+}
+
+// simulated is what s's drive has counted; nil if it is a real one.
+func (s *served) simulated() (x *backend.SimStats) {
+	l := s.domain.loops[0]                                   // a simulated drive has no more
+	_ = l.Do(func() { x = l.Simulated(s.image.disk.Index) }) // an ended loop has nothing to say
+	return x
 }
 
 // Scheduler implements ctl.Control.

@@ -20,7 +20,7 @@ import (
 // default; DiskKeys lists the words.
 type Disk struct {
 	ID         string // default: the image's base name
-	Path       string // file, block device, mem:?size=, null:?size=
+	Path       string // file, block device, mem:?size=, null:?size=, sim:hdd?preset= (backend.Open)
 	Socket     string // to listen on; excludes FD
 	FD         int    // a socket that came with the process, listening or connected; 0: none
 	ReadOnly   bool
@@ -46,6 +46,8 @@ type Disk struct {
 	// the command line.
 	Slow backend.RateOptions
 
+	drive []Knob // what --disk says of a simulated drive, until ParseDisk has put it behind Path
+
 	// For tests of limits: no words on the command line. Sectors.
 	MaxDiscard, MaxWriteZeroes, DiscardAlignment blk.Sector
 	MaxWriteZeroesSeg                            int
@@ -61,7 +63,7 @@ type key[T any] struct {
 // diskKeys are in the order in which help prints them.
 var diskKeys = []key[Disk]{
 	{"id", "NAME", text(func(d *Disk) *string { return &d.ID })},
-	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N", text(func(d *Disk) *string { return &d.Path })},
+	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N|sim:hdd|sim:ssd", text(func(d *Disk) *string { return &d.Path })},
 	{"socket", "PATH", text(func(d *Disk) *string { return &d.Socket })},
 	{"fd", "N", number(3, 1<<20, func(d *Disk) *int { return &d.FD })},
 	{"read-only", "on|off", flag(func(d *Disk, on bool) { d.ReadOnly = on })},
@@ -81,6 +83,38 @@ var diskKeys = []key[Disk]{
 	{"domain", "NAME|private", text(func(d *Disk) *string { return &d.Domain })},
 	{"prio", "rt|be|idle", prio},
 	{"lock", "on|off", flag(func(d *Disk, on bool) { d.NoLock = !on })},
+	{"preset", "NAME (of sim: disks, as is all that follows)", ofDrive("preset")},
+	{"model-file", "FILE", ofDrive("params")},
+	{"backing-file", "FILE|DEVICE", ofDrive("file")},
+	{"seed", "N", ofDrive("seed")},
+	{"ncq", "N", ofDrive("ncq")},
+	{"drive", "NAME", ofDrive("drive")},
+}
+
+// ofDrive keeps a word of a simulated drive; what it may be, the backend knows.
+func ofDrive(word string) func(*Disk, string) error {
+	return func(d *Disk, v string) error {
+		d.drive = append(d.drive, Knob{word, v})
+		return nil
+	}
+}
+
+// foldDrive puts what was said of a simulated drive behind its path. A size is the
+// drive's, unless the path has one: then it is the disk's window of it.
+func (d *Disk) foldDrive() error {
+	sim, _ := backend.IsSim(d.Path)
+	if !sim && len(d.drive) > 0 {
+		return fmt.Errorf("%s=%q is for sim: disks, and the path is %q", d.drive[0].Key, d.drive[0].Value, d.Path)
+	}
+	if sim && d.Size > 0 && !backend.HasSimKey(d.Path, "size") {
+		d.drive = append(d.drive, Knob{"size", strconv.FormatInt(d.Size, 10)})
+		d.Size = 0
+	}
+	for _, k := range d.drive {
+		d.Path = backend.AddSimKey(d.Path, k.Key, k.Value)
+	}
+	d.drive = nil
+	return nil
 }
 
 // DiskKeys prints the words of --disk, one a line.
@@ -99,6 +133,9 @@ func help[T any](keys []key[T]) string {
 func ParseDisk(s string) (Disk, error) {
 	var d Disk
 	err := parse("--disk", diskKeys, &d, s, nil)
+	if err == nil {
+		err = d.foldDrive()
+	}
 	if err == nil {
 		err = d.check()
 	}

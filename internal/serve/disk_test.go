@@ -22,6 +22,49 @@ func TestParseDisk(t *testing.T) {
 	}, d)
 }
 
+// What --disk says of a simulated drive is put behind its path, in the order given.
+func TestParseDisk_simulated(t *testing.T) {
+	for said, want := range map[string]struct {
+		path string
+		size int64
+	}{
+		"path=sim:hdd,preset=hd155ui,size=8G":              {"sim:hdd?preset=hd155ui&size=8589934592", 0},
+		"size=1M,seed=7,ncq=1,path=sim:hdd":                {"sim:hdd?seed=7&ncq=1&size=1048576", 0},
+		"path=sim:hdd?size=2G&drive=a,size=1G":             {"sim:hdd?size=2G&drive=a", 1 << 30},
+		"path=sim:hdd,model-file=a.toml,drive=x":           {"sim:hdd?params=a.toml&drive=x", 0},
+		"path=sim:hdd?seed=1,backing-file=/a,,b&c%d.img":   {"sim:hdd?seed=1&file=/a%2Cb%26c%25d.img", 0},
+		"path=sim:hdd,,preset=hd103sj,backing_file=/a.img": {"sim:hdd,preset=hd103sj&file=/a.img", 0},
+		"path=mem:?size=1M,size=1K":                        {"mem:?size=1M", 1 << 10},
+	} {
+		d, err := ParseDisk(said + ",socket=s")
+		require.NoError(t, err, said)
+		require.Equal(t, Disk{Path: want.path, Size: want.size, Socket: "s"}, d)
+	}
+	_, err := ParseDisk("path=mem:?size=1M,socket=s,preset=hd155ui")
+	require.ErrorContains(t, err, `preset="hd155ui" is for sim: disks, and the path is "mem:?size=1M"`)
+	d, err := ParseDisk("path=sim:hdd,socket=s,preset=hd155iu")
+	require.NoError(t, err)
+	_, err = Open([]Disk{d}, nil, zap.NewNop())
+	require.ErrorContains(t, err, `there is no preset "hd155iu"; there are generic7200, hd103sj, hd155ui, sata-ssd`)
+}
+
+// The schedulers are told whether the disk has a head.
+func TestDomains_rotational(t *testing.T) {
+	for _, c := range []struct {
+		path, word string
+		want       bool
+	}{
+		{"sim:hdd?size=1M", "", true}, {"sim:hdd?size=1M", "auto", true}, {"sim:hdd?size=1M", "off", false},
+		{"mem:?size=1M", "", false}, {"mem:?size=1M", "on", true},
+	} {
+		disk := Disk{ID: "d", Path: c.path, Socket: t.TempDir() + "/s", Domain: "x"}
+		d, err := Open([]Disk{disk}, []Domain{{ID: "x", Scheduler: "deadline", Rotational: c.word}}, zap.NewNop())
+		require.NoError(t, err)
+		require.Equal(t, c.want, d.domains[0].loops[0].Config().Rotational, "%+v", c)
+		d.Close()
+	}
+}
+
 func TestParseDisk_refuses(t *testing.T) {
 	for s, want := range map[string]string{
 		"path=a,socket=s,sokcet=t":               `unknown key "sokcet" in --disk; there are: id, path, socket`,

@@ -121,6 +121,18 @@ func (d *domain) choose(name string) (string, string, error) {
 	return "none", strings.Join(reasons, "; "), nil
 }
 
+// rotational says whether the domain's disks have a head to move: the operator's word,
+// or what one of the images says that can be believed.
+func (d *domain) rotational() bool {
+	if d.spec.Rotational == "on" || d.spec.Rotational == "off" {
+		return d.spec.Rotational == "on"
+	}
+	return slices.ContainsFunc(d.images, func(i *image) bool {
+		info := i.Info()
+		return info.Rotational && info.Physical.Believed
+	})
+}
+
 // start makes the scheduler and the loops, and attaches the images to each.
 func (d *domain) start(engine device.Engine) (err error) {
 	if d.name, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
@@ -131,7 +143,7 @@ func (d *domain) start(engine device.Engine) (err error) {
 		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
 	}
 	for range workers {
-		c := &sched.Config{MaxSectors: maxSectors, MaxSegments: maxSegments}
+		c := &sched.Config{Rotational: d.rotational(), MaxSectors: maxSectors, MaxSegments: maxSegments}
 		s, err := sched.New(d.name, c)
 		if err != nil {
 			return err

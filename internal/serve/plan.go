@@ -64,7 +64,7 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 
 // imagePath is one name for one file.
 func imagePath(path string) string {
-	if anonymous(path) {
+	if sim, _ := backend.IsSim(path); sim || anonymous(path) {
 		return path
 	}
 	if abs, err := filepath.EvalSymlinks(path); err == nil {
@@ -76,9 +76,11 @@ func imagePath(path string) string {
 	return path
 }
 
-// anonymous says whether path names no file: each such disk is its own.
+// anonymous says whether path names no file and no simulated drive: each such disk is
+// its own.
 func anonymous(path string) bool {
-	return strings.HasPrefix(path, "mem:") || strings.HasPrefix(path, "null:")
+	sim, named := backend.IsSim(path)
+	return strings.HasPrefix(path, "mem:") || strings.HasPrefix(path, "null:") || sim && !named
 }
 
 // A predecessor that was killed holds its lock until the kernel has finished what

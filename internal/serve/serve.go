@@ -184,7 +184,7 @@ func giveProcessors(loops int) {
 
 // defaultID names a disk after its image.
 func defaultID(path string) string {
-	if anonymous(path) {
+	if sim, _ := backend.IsSim(path); sim || anonymous(path) {
 		kind, _, _ := strings.Cut(path, ":")
 		return kind
 	}

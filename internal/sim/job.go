@@ -82,7 +82,7 @@ func (w *world) newJob(o *Job, v *vm, clone int) *job {
 		o: o, world: w, vm: v, number: n, first: blk.Sector(offset / blk.SectorSize), blocks: blocks,
 		pick: bench.NewPicker(&o.Options, n, blocks), random: *rand.NewPCG(o.Seed, ^uint64(n)),
 		ios: make([]access, o.Depth), free: make([]int32, 0, o.Depth),
-		left: limit(o, blocks), ramp: blk.Instant(o.RampTime), end: blk.Never,
+		left: math.MaxInt64, ramp: blk.Instant(o.RampTime), end: blk.Never,
 		res: bench.JobResult{Index: n},
 	}
 	if o.Runtime > 0 {

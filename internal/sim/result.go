@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"reflect"
 	"time"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/bench"
@@ -18,6 +20,7 @@ type Result struct {
 	Results []bench.JobResult
 	VMs     []VMResult
 	Host    device.DomainStats // without latencies
+	Drive   *backend.SimStats  // of a simulated drive, the ramp included; nil: it is none
 
 	Elapsed time.Duration // virtual time, from the end of the ramp to the last job's end
 }
@@ -66,6 +69,10 @@ func (w *world) result() *Result {
 	subtractStats(&r.Host.Stats, &was.host.Stats)
 	subtractMerges(&r.Host.Merges, &was.host.Merges)
 	subtractCounters(&r.Host.Counters, &was.host.Counters)
+	if d, ok := w.disk.(backend.Simulated); ok {
+		s := d.Simulated()
+		r.Drive = &s
+	}
 	for i := range w.vms {
 		v := VMResult{Guest: now.guests[i], Device: now.disks[i], Queues: now.queues[i]}
 		subtractStats(&v.Device, &was.disks[i])
@@ -120,13 +127,12 @@ func subtractMerges(s, was *sched.MergeStats) {
 	s.Sectors -= was.Sectors
 }
 
-// subtractCounters leaves LongestWait, which is no sum.
+// subtractCounters leaves what is no count, but a longest time.
 func subtractCounters(s, was *sched.Counters) {
-	s.Batches -= was.Batches
-	s.Expired -= was.Expired
-	s.Starved -= was.Starved
-	s.Aged -= was.Aged
-	s.Slices -= was.Slices
-	s.Extensions -= was.Extensions
-	s.EarlyEnds -= was.EarlyEnds
+	to, from := reflect.ValueOf(s).Elem(), reflect.ValueOf(was).Elem()
+	for i := range to.NumField() {
+		if f := to.Field(i); f.Kind() == reflect.Uint64 {
+			f.SetUint(f.Uint() - from.Field(i).Uint())
+		}
+	}
 }

@@ -22,6 +22,7 @@ type world struct {
 	o    *Options
 	loop *device.Loop
 	host sched.Config
+	disk backend.Backend
 	vms  []*vm
 	jobs []*job
 
@@ -89,10 +90,7 @@ func (w *world) makeLoop(img backend.Image) error {
 			return err
 		}
 	}
-	if w.o.Trace != nil || w.o.Costs.PerSwitch > 0 {
-		img = &gate{Image: img, world: w}
-	}
-	_, err = w.loop.Attach(img, backend.Host{Wakeup: func() {}})
+	_, err = w.loop.Attach(&gate{Image: img, world: w}, backend.Host{Wakeup: func() {}})
 	return err
 }
 
@@ -105,7 +103,7 @@ func (w *world) run() error {
 	for _, j := range w.jobs {
 		j.plan(0)
 	}
-	for w.left > 0 {
+	for same := 0; w.left > 0; same++ {
 		t := min(w.wake, w.due.first())
 		for _, v := range w.vms {
 			t = min(t, v.wake)
@@ -116,7 +114,12 @@ func (w *world) run() error {
 		if t >= w.ramp && !w.ramped {
 			w.ramped, w.before = true, w.count()
 		}
-		w.now = max(t, w.now)
+		if t > w.now {
+			w.now, same = t, 0
+		}
+		if same > instantsMax {
+			return fmt.Errorf("time stands still at %d ns: neither the disk nor the jobs take any (give the disk a delay, or the jobs a cost)", w.now)
+		}
 		if err := w.instant(); err != nil {
 			return err
 		}
@@ -151,9 +154,12 @@ func (w *world) instant() error {
 	return nil
 }
 
-// stepsMax is how often a loop may want to be stepped at one instant: beyond that,
-// time stands still.
-const stepsMax = 1 << 20
+// stepsMax is how often a loop may want to be stepped at one instant, and instantsMax how
+// often something may happen at one: beyond that, time stands still.
+const (
+	stepsMax    = 1 << 20
+	instantsMax = 1 << 21
+)
 
 // step has the loop do all that it can now, and the guests take what it returns.
 func (w *world) step() error {

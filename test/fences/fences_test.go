@@ -64,7 +64,9 @@ var (
 // of everything that the simulator runs.
 var (
 	clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
-	clockFree      = []string{"internal/clock", "cmd", "test"}
+	// In virtual time there is no other clock, not even ours.
+	virtual   = []string{"internal/sim"}
+	clockFree = []string{"internal/clock", "cmd", "test"}
 	// vhost waits for front-ends on real sockets, which the simulator has none of;
 	// it may set a limit to that, but not read the time.
 	timersOnly = map[string][]string{"vhost": {"After", "AfterFunc", "NewTimer", "NewTicker"}}
@@ -154,6 +156,11 @@ func checkPurity(f *file, bad report) {
 func checkClock(f *file, bad report) {
 	if f.test() || slices.ContainsFunc(clockFree, func(d string) bool { return under(f.dir(), d) }) {
 		return
+	}
+	for _, imp := range f.Imports {
+		if slices.Contains(virtual, f.dir()) && slices.Contains([]string{module + "/internal/clock", "math/rand"}, importPath(imp)) {
+			bad(imp.Pos(), "%s lives in virtual time and draws from seeds: no %s", f.dir(), importPath(imp))
+		}
 	}
 	forbidden := slices.DeleteFunc(slices.Clone(clockFunctions), func(name string) bool {
 		return slices.Contains(timersOnly[f.dir()], name)

@@ -50,6 +50,11 @@ var planted = []struct{ rule, name, text string }{
 	{"clock", "backend/x.go", "import clock \"time\"\nvar started = clock.Now()"},
 	{"clock", "vhost/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
 	{"", "vhost/x.go", "import \"time\"\nfunc f() { <-time.After(time.Second) }"},
+	{"clock", "internal/sim/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
+	{"clock", "internal/sim/x.go", `import _ "github.com/elevisor/elevisor/internal/clock"`},
+	{"clock", "internal/sim/x.go", `import _ "math/rand"`},
+	{"layers", "internal/sim/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
+	{"", "internal/sim/x.go", `import _ "github.com/elevisor/elevisor/device"`},
 	{"", "internal/clock/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
 	{"", "cmd/elevisor/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
 
