@@ -191,12 +191,15 @@ func (w *world) machines(ctx context.Context, n, queues int) error {
 	return err
 }
 
-// makeGuest has the guest's files ready.
+// makeGuest has the guest's files ready, and knows QEMU.
 func (w *world) makeGuest(ctx context.Context) (err error) {
-	switch {
-	case w.guest != vm.Guest{}:
+	if w.guest != (vm.Guest{}) {
 		return nil
-	case w.o.Initrd != "":
+	}
+	if w.version, err = vm.QEMUVersion(ctx, w.o.Program); err != nil {
+		return err
+	}
+	if w.o.Initrd != "" {
 		w.guest = vm.Guest{Kernel: w.o.Kernel, Initrd: w.o.Initrd}
 		return w.guest.Check()
 	}
