@@ -43,6 +43,7 @@ var layers = map[string][]string{
 	"internal/stats":   {},
 	"internal/qmp":     {"internal/clock"},
 	"internal/attach":  {"internal/qmp", "vhost"},
+	"internal/vm":      {"internal/qmp"},
 }
 
 // pure packages have one history of answers for one history of calls: what would
