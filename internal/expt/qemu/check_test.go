@@ -122,6 +122,26 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
+func TestLost(t *testing.T) {
+	w := &jobs.Workload{Jobs: []jobs.Job{{IODepth: 4, NumJobs: 2, Direct: true}}}
+	guest := &expt.Merging{Issued: 1000}
+	host := func(n uint64) *expt.Merging { return &expt.Merging{Submitted: n} }
+	require.Empty(t, lost(guest, host(1000), w, 1, 0))
+	require.Contains(t, lost(guest, host(999), w, 1, 0), "1 apart (at most 0")
+	require.Empty(t, lost(guest, host(1000-2*2*8-50), w, 2, time.Second))
+	require.Contains(t, lost(guest, host(1000-2*2*8-51), w, 2, time.Second), "83 apart (at most 82")
+	w.Jobs[0].Direct = false
+	require.Empty(t, lost(guest, host(0), w, 1, 0), "through the page cache")
+}
+
+// TestFlushes are no requests, unless there is no cache to flush.
+func TestFlushes(t *testing.T) {
+	m := measured{before: sysStat{10, 1}, after: sysStat{110, 5}, fio: &fioOutput{Jobs: make([]fioJob, 1)}}
+	m.fio.Jobs[0].Write.IOs, m.fio.Jobs[0].Sync.IOs = 80, 24
+	require.Equal(t, expt.Merging{Known: true, Submitted: 80, Merged: 4, Issued: 76}, m.merging(true))
+	require.EqualValues(t, 100, m.merging(false).Issued)
+}
+
 // TestQuantiles are fio's own, of every job of its output.
 func TestQuantiles(t *testing.T) {
 	out, err := os.ReadFile("testdata/fio.json")

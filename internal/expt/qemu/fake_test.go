@@ -37,7 +37,7 @@ func newFakeGuest(t *testing.T) *fakeGuest {
 	require.NoError(t, err)
 	return &fakeGuest{
 		out: out, status: "0", tags: 128, files: map[string]string{},
-		before: "10 5 0 0 20 6 0 0 0 0 0 0 0 0 0 0 0", after: "400 127 0 0 130 24 0 0 0 0 0 0 0 0 0 0 0",
+		before: "10 5 0 0 20 6 0 0 0 0 0 0 0 0 0 0 0", after: "400 127 0 0 162 24 0 0 0 0 0 0 0 0 0 0 0",
 	}
 }
 
@@ -84,7 +84,7 @@ func (g *fakeGuest) sh(script string) (string, int) {
 	case strings.Contains(script, "iosched/"):
 		return "fifo_batch\nread_expire", 1
 	case strings.Contains(script, "max_sectors_kb"):
-		return fmt.Sprintf("1280\n126\n%d\n2\n6.1.0-cloud\nfio-3.33", g.tags), 0
+		return fmt.Sprintf("1280\n126\n%d\n2\n6.1.0-cloud\nfio-3.33\nwrite back", g.tags), 0
 	case strings.Contains(script, "base64 -d job.b64"):
 		text, err := base64.StdEncoding.DecodeString(g.job)
 		if err != nil {

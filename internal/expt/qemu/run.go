@@ -182,13 +182,16 @@ func (r *run) outcome(got []measured, before, after *device.DomainStats, ramp ti
 	for i := range got {
 		m := &got[i]
 		all[i], outputs[i] = m.fio, m.out
-		one := m.merging()
+		one := m.merging(r.loads[i].cached)
 		o.Guest.Submitted += one.Submitted
 		o.Guest.Merged += one.Merged
 		o.Guest.Issued += one.Issued
 		if why := mismatch(&one, &r.spec.Workload, r.loads[i].splits, ramp); why != "" {
 			o.Warnings = append(o.Warnings, fmt.Sprintf("VM %d: %s", i, why))
 		}
+	}
+	if why := lost(&o.Guest, &o.Host, &r.spec.Workload, len(got), ramp); why != "" {
+		o.Warnings = append(o.Warnings, why)
 	}
 	o.Seconds = seconds(all)
 	o.Jobs = shares(all)
@@ -203,12 +206,14 @@ func (r *run) outcome(got []measured, before, after *device.DomainStats, ramp ti
 }
 
 // merging is what became of one guest's requests: fio says what it submitted, and the
-// kernel what it merged and what completed.
-func (m *measured) merging() expt.Merging {
-	return expt.Merging{
-		Known: true, Submitted: m.fio.submitted(),
-		Merged: m.after.Merges - m.before.Merges, Issued: m.after.IOs - m.before.IOs,
+// kernel what it merged and what completed. A flush of the disk's cache is to the kernel an
+// empty write that completes, too.
+func (m *measured) merging(cached bool) expt.Merging {
+	issued := m.after.IOs - m.before.IOs
+	if cached {
+		issued -= min(issued, m.fio.syncs())
 	}
+	return expt.Merging{Known: true, Submitted: m.fio.submitted(), Merged: m.after.Merges - m.before.Merges, Issued: issued}
 }
 
 // abandon lets a machine go on that is not ours; it has ctx's time no more.
