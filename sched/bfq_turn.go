@@ -144,8 +144,8 @@ func (b *BFQ) completed(q *bfqQueue) {
 // wait begins the wait for q's next request.
 func (b *BFQ) wait(q *bfqQueue) {
 	d := b.tune.sliceIdle
-	switch raised := q.raise.coeff > 1; {
-	case raised:
+	switch {
+	case q.raise.coeff > 1:
 		d = max(d, bfqWaitRaised)
 	case q.seeky() && !b.asymmetric(q):
 		d = min(d, bfqWaitMin)

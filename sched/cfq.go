@@ -39,7 +39,7 @@ type CFQ struct {
 	back   blk.List // heads that were returned: before everything
 
 	// queues are the shared ones of each class, for async writes, and then those of
-	// the flows: sharedQueues + levelCount * flow + class. nil: not seen.
+	// the flows: levelCount * (1 + flow) + class. nil: not seen.
 	queues []*cfqQueue
 	trees  [levelCount][cfqKinds]serviceTree
 	near   [levelCount]tree // the sync queues with requests, by the place of their next

@@ -27,29 +27,15 @@ func (w *world) inspectCFQ(c *CFQ) {
 			continue
 		}
 		require.Equal(w.t, i, q.index)
-		require.Equal(w.t, q.fifo.Len() > 0, q.next != nil)
-		require.Equal(w.t, q.fifo.Len() > 0 || q == c.active, q.tree != nil, "busy")
-		require.Equal(w.t, q.fifo.Len(), treeLen(q.sorted.root))
-		require.Equal(w.t, q.sync && q.class != levelIdle && q.next != nil, q.spotted)
+		queued += w.inspectQueue(c, q)
 		if q.spotted {
 			near++
-			require.Equal(w.t, placeKey(q.next.Disk, q.next.Links.Start), q.spot.Links.Key)
 		}
 		if q.tree != nil {
 			busy++
 			busySync += q.direction()
 		}
 		leaders += q.fifo.Len()
-		found := false
-		for g := q.fifo.Front(); g != nil; g = g.Next {
-			if g.Prev != nil && g.Prev.Seq > g.Seq || g.Links.First.Pos != g.Links.Key || parts(g.Links.First) != int(g.Links.Parts) {
-				require.Fail(w.t, "not by age, or not in its place, or miscounted")
-			}
-			require.Same(w.t, q, c.queueOf(g))
-			found = found || g == q.next
-			queued += int(g.Links.Parts)
-		}
-		require.Equal(w.t, q.next != nil, found)
 		onDisk[q.direction()] -= q.inflight
 	}
 	require.Zero(w.t, onDisk)
@@ -65,6 +51,28 @@ func (w *world) inspectCFQ(c *CFQ) {
 	}
 	require.Zero(w.t, near)
 	require.Zero(w.t, busy)
+}
+
+// inspectQueue looks into one queue and says how many guest requests it holds.
+func (w *world) inspectQueue(c *CFQ, q *cfqQueue) (queued int) {
+	require.Equal(w.t, q.fifo.Len() > 0, q.next != nil)
+	require.Equal(w.t, q.fifo.Len() > 0 || q == c.active, q.tree != nil, "busy")
+	require.Equal(w.t, q.fifo.Len(), treeLen(q.sorted.root))
+	require.Equal(w.t, q.sync && q.class != levelIdle && q.next != nil, q.spotted)
+	if q.spotted {
+		require.Equal(w.t, placeKey(q.next.Disk, q.next.Links.Start), q.spot.Links.Key)
+	}
+	found := false
+	for g := q.fifo.Front(); g != nil; g = g.Next {
+		if g.Prev != nil && g.Prev.Seq > g.Seq || g.Links.First.Pos != g.Links.Key || parts(g.Links.First) != int(g.Links.Parts) {
+			require.Fail(w.t, "not by age, or not in its place, or miscounted")
+		}
+		require.Same(w.t, q, c.queueOf(g))
+		found = found || g == q.next
+		queued += int(g.Links.Parts)
+	}
+	require.Equal(w.t, q.next != nil, found)
+	return queued
 }
 
 // cfqLoop is a closed loop in virtual time: each flow reads sequentially in its own
@@ -242,4 +250,57 @@ func TestCFQ_thinkers(t *testing.T) {
 	l.s.Counters(&after)
 	require.NotZero(t, before.Idled)
 	require.LessOrEqual(t, after.Idled, before.Idled+1)
+}
+
+// A stream is the scheduler's own affair: who gets a request back does not see it.
+func TestCFQ_drainForgetsStreams(t *testing.T) {
+	s, err := New("cfq", &Config{})
+	require.NoError(t, err)
+	require.NoError(t, s.Set("source", "stream"))
+	disk := &blk.Disk{}
+	for i := range 4 {
+		s.Insert(0, &blk.Request{Op: blk.OpRead, Disk: disk, Sector: blk.Sector(i) * 8, Sectors: 8, Seq: uint64(i)})
+	}
+	head := s.Dispatch(0)
+	require.NotNil(t, head)
+	s.Requeue(0, head)
+	out := s.Drain(blk.AllSources, nil)
+	require.Len(t, out, 4)
+	for _, r := range out {
+		require.Zero(t, r.Source.Stream)
+	}
+}
+
+// Whatever its flows are, it does not allocate once it has seen them.
+func TestCFQ_doesNotAllocate(t *testing.T) {
+	for _, source := range flowByNames {
+		for _, writes := range writesNames {
+			s, err := New("cfq", &Config{})
+			require.NoError(t, err)
+			require.NoError(t, s.Set("source", source))
+			require.NoError(t, s.Set("writes", writes))
+			reqs, now := load(256, true), blk.Instant(0)
+			once := func() { // as pass, but writes wait for what is on the disk
+				for i := range reqs {
+					s.Insert(now, &reqs[i])
+				}
+				for s.Len() > 0 {
+					r := s.Dispatch(now)
+					require.NotNil(t, r)
+					now += 1000
+					s.Complete(now, r)
+				}
+			}
+			once()
+			require.Zero(t, testing.AllocsPerRun(10, once), "%s, %s", source, writes)
+		}
+	}
+}
+
+// Products of knobs at the ends of their ranges do not run over.
+func TestCFQ_scale(t *testing.T) {
+	require.EqualValues(t, 75, scale(100, 300, 400))
+	most := blk.Instant(maxInt) * millisecond
+	require.Equal(t, most, scale(most, most, most))
+	require.Equal(t, blk.Never, scale(most, most, 1))
 }

@@ -22,6 +22,8 @@ import (
 //	ID read|write|discard|write-zeroes SECTOR+SECTORS [from=DEVICE/QUEUE] [disk=N]
 //	   [prio=rt|be|idle] [segs=N] [ranges=N] [flags=fua|unmap] [pos=SECTOR]
 //	dispatch [n=N]            what comes out, groups in brackets, and what is left
+//	turns N SECTOR+SECTORS [from=DEVICE/QUEUE] [think=DURATION] [step=SECTORS]
+//	                          reads of one flow, one at a time, which take 100us each
 //	requeue ID
 //	complete ID...            heads
 //	fail ID                   a head; its parts come back alone
@@ -71,6 +73,9 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "insert":
 		x.insert(t, d)
+		return x.left()
+	case "turns":
+		x.turns(t, d)
 		return x.left()
 	case "dispatch":
 		n := 1
@@ -185,6 +190,30 @@ func (x *script) insertOne(t *testing.T, d *datadriven.TestData) {
 	r, id := x.request(t, d), d.CmdArgs[0].String()
 	x.reqs[id], x.ids[r] = r, id
 	x.s.Insert(x.now, r)
+}
+
+func (x *script) turns(t *testing.T, d *datadriven.TestData) {
+	n, think, step := 0, "0", blk.Sector(0)
+	_, err := fmt.Sscan(d.CmdArgs[0].String(), &n)
+	require.NoError(t, err)
+	d.MaybeScanArgs(t, "think", &think)
+	d.MaybeScanArgs(t, "step", &step)
+	after, err := time.ParseDuration(think)
+	require.NoError(t, err)
+	at, size := blk.Sector(0), blk.Sector(0)
+	_, err = fmt.Sscanf(d.CmdArgs[1].String(), "%d+%d", &at, &size)
+	require.NoError(t, err)
+	for range n {
+		r := &blk.Request{Op: blk.OpRead, Disk: &x.disks[0], Sector: at, Pos: at, Sectors: size, Source: x.source(t, d, blk.Source{})}
+		x.now += blk.Instant(after)
+		r.Arrive, r.Seq = x.now, uint64(len(x.ids))
+		x.ids[r] = "turn"
+		x.s.Insert(x.now, r)
+		require.Same(t, r, x.s.Dispatch(x.now), d.Pos)
+		x.now += 100 * microsecond
+		x.s.Complete(x.now, r)
+		at += size + step
+	}
 }
 
 func (x *script) request(t *testing.T, d *datadriven.TestData) *blk.Request {

@@ -211,6 +211,10 @@ func (p *Preset) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := toml.Marshal(map[string]any{"hdd": p.HDD})
+	parameters := any(p.HDD)
+	if p.Model == "ssd" {
+		parameters = p.SSD
+	}
+	body, err := toml.Marshal(map[string]any{p.Model: parameters})
 	return append(head, body...), err
 }

@@ -52,6 +52,7 @@ and microseconds elsewhere.`,
 	fl := c.Flags()
 	f.worldFlags(fl)
 	f.jobFlags(fl)
+	c.AddCommand(newSimTables(), newSimFit(), newSimPresets())
 	return c
 }
 

@@ -4,7 +4,7 @@
 // qmp/raw) run over it. It stands in for go-qemu's own SocketMonitor, whose replies lie
 // in the scanner's memory, which the next line overwrites; which ends at a line of
 // 64 KiB (query-pci in a large VM); and which waits for ever for a VM that is stuck.
-// Here every reply is its caller's, a line may be 16 MiB long, and every command has a
+// Here every reply is its caller's, a line may be 4 MiB long, and every command has a
 // deadline. A reply that comes after its deadline is dropped: commands carry an id.
 package qmp
 
@@ -26,7 +26,7 @@ import (
 
 const (
 	// lineMax bounds what a VM can make us keep.
-	lineMax = 16 << 20
+	lineMax = 4 << 20
 	// eventsMax is how many events wait for a slow listener; later ones are lost.
 	eventsMax = 256
 )

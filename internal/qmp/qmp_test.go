@@ -80,12 +80,12 @@ func id(line string) string {
 // overwrites, and ends at 64 KiB.
 func TestMonitor_repliesAreOnesOwn(t *testing.T) {
 	v := qmptest.New()
-	v.Chatty, v.Long = true, 1<<20
+	v.Chatty, v.Long = true, 256<<10
 	v.Plug("big", "e1000", "", "")
 	m := dial(t, vm(t, v), ample)
 	first, err := m.Run([]byte(`{"execute":"query-pci"}`))
 	require.NoError(t, err)
-	require.Greater(t, len(first), 1<<20)
+	require.Greater(t, len(first), 256<<10)
 	copied := string(first)
 	for range 20 {
 		_, err := m.Run([]byte(`{"execute":"query-chardev","arguments":{}}`))
@@ -240,8 +240,8 @@ func TestMonitor_nonsense(t *testing.T) {
 	m := dial(t, path, ample)
 	require.ErrorContains(t, m.Execute(t.Context(), "query-status", nil, nil), `"nonsense\n"`)
 
-	endless := script(t, strings.Repeat("x", 17<<20), func(string) string { return "" })
+	endless := script(t, strings.Repeat("x", 5<<20), func(string) string { return "" })
 	_, err := qmp.Dial(t.Context(), endless, ample)
-	require.ErrorContains(t, err, "a line of more than 16777216 bytes")
+	require.ErrorContains(t, err, "a line of more than 4194304 bytes")
 	require.False(t, errors.As(err, new(*qmp.Error)))
 }

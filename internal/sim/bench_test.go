@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/bench"
 	"github.com/elevisor/elevisor/internal/guest"
 )
@@ -41,7 +40,24 @@ func BenchmarkRequest(b *testing.B) {
 				VMs:   []VM{{NumQueues: min(c.jobs, 4), Guest: c.guest, Jobs: []Job{j}}},
 			})
 			require.NoError(b, err)
-			_ = blk.Never
 		})
+	}
+}
+
+// TestNothingIsAllocatedPerRequest compares a run with one ten times as long.
+func TestNothingIsAllocatedPerRequest(t *testing.T) {
+	for _, g := range []*guest.BlockOptions{nil, {Scheduler: "deadline", Tags: 2}} {
+		allocs := func(ios int64) float64 {
+			return testing.AllocsPerRun(2, func() {
+				j := Job{Options: bench.Options{RW: bench.ReadWrite, MixRead: 50, BlockSize: 4096, Depth: 4, Jobs: 2, IOSize: ios * 4096}}
+				_, err := Run(Options{
+					Image: delayed(t, "null:size=1g", 80*time.Microsecond), Scheduler: "timeslice", Seed: 1,
+					Costs: Costs{PerRead: time.Microsecond, PerWrite: time.Microsecond, PerSwitch: time.Microsecond, Jitter: DefaultJitter},
+					VMs:   []VM{{NumQueues: 2, Guest: g, Jobs: []Job{j}}},
+				})
+				require.NoError(t, err)
+			})
+		}
+		require.Less(t, allocs(20_000)-allocs(2_000), 100.0)
 	}
 }

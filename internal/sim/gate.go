@@ -33,9 +33,10 @@ type gateway struct {
 	held   []late // a ring of n, from first on
 	first  int
 	n      int
-	last   blk.Instant // when the newest is let go
-	slices uint64      // begun so far
-	stuck  bool        // the image is full: only a completion helps
+	last   blk.Instant    // when the newest is let go
+	slices uint64         // begun so far
+	counts sched.Counters // the scheduler's, when it was last asked
+	stuck  bool           // the image is full: only a completion helps
 }
 
 type late struct {
@@ -70,12 +71,12 @@ func (g *gateway) changes(now blk.Instant, r *blk.Request) bool {
 	if c.PerSwitch == 0 {
 		return false
 	}
-	var k sched.Counters
-	g.world.loop.Scheduler().Counters(&k)
-	if k.Slices == g.slices {
+	g.counts = sched.Counters{}
+	g.world.loop.Scheduler().Counters(&g.counts)
+	if g.counts.Slices == g.slices {
 		return false
 	}
-	g.slices = k.Slices
+	g.slices = g.counts.Slices
 	since := r.Arrive
 	for ; r != nil; r = r.Merged {
 		since = min(since, r.Arrive)

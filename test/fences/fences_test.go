@@ -40,10 +40,10 @@ var layers = map[string][]string{
 	"internal/eventfd": {},
 	"internal/socket":  {},
 	"internal/clock":   {"blk"},
-	"internal/stats":   {},
 	"internal/qmp":     {"internal/clock"},
 	"internal/attach":  {"internal/qmp", "vhost"},
 	"internal/vm":      {"internal/qmp"},
+	"internal/stats":   {},
 }
 
 // pure packages have one history of answers for one history of calls: what would
