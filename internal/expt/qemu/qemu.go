@@ -196,18 +196,23 @@ func (w *world) makeGuest(ctx context.Context) (err error) {
 	if w.guest != (vm.Guest{}) {
 		return nil
 	}
+	guest := vm.Guest{Kernel: w.o.Kernel, Initrd: w.o.Initrd}
+	if w.o.Initrd != "" {
+		err = guest.Check()
+	} else {
+		guest, err = vm.Build(ctx, vm.BuildOptions{
+			CacheDir: w.o.CacheDir, Kernel: w.o.Kernel, Modules: w.o.Modules,
+			Log: func(line string) { w.log.Info(line) },
+		})
+	}
+	if err != nil {
+		return err
+	}
 	if w.version, err = vm.QEMUVersion(ctx, w.o.Program); err != nil {
 		return err
 	}
-	if w.o.Initrd != "" {
-		w.guest = vm.Guest{Kernel: w.o.Kernel, Initrd: w.o.Initrd}
-		return w.guest.Check()
-	}
-	w.guest, err = vm.Build(ctx, vm.BuildOptions{
-		CacheDir: w.o.CacheDir, Kernel: w.o.Kernel, Modules: w.o.Modules,
-		Log: func(line string) { w.log.Info(line) },
-	})
-	return err
+	w.guest = guest
+	return nil
 }
 
 // scratch is the directory of sockets.
