@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 // playsQEMU is set in the environment of this test's own program, which then is QEMU: its
@@ -240,4 +241,21 @@ func TestBuildFails(t *testing.T) {
 		require.ErrorContains(t, err, "no kernel to boot (tried /nonexistent/k with modules in /nonexistent/m)")
 	}
 	require.NotEmpty(t, said)
+}
+
+// TestBuildEnds gives up a build, and leaves nothing of it.
+func TestBuildEnds(t *testing.T) {
+	if err := MissingError(Missing("true", true)); err != nil {
+		t.Skip(err)
+	}
+	cache := t.TempDir()
+	kernel := filepath.Join(cache, "kernel")
+	require.NoError(t, unix.Mkfifo(kernel, 0o600)) // which nobody writes to
+	ctx, stop := context.WithTimeout(t.Context(), time.Second)
+	defer stop()
+	_, err := Build(ctx, BuildOptions{CacheDir: cache, Kernel: kernel, Modules: cache})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	left, err := os.ReadDir(cache)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "the kernel only: %v", left)
 }
