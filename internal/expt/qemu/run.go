@@ -27,14 +27,17 @@ func (w *world) Run(ctx context.Context, s expt.Spec) (o *expt.Outcome, err erro
 		}
 	}()
 	if err := w.machines(ctx, s.VMs, s.Queues); err != nil {
-		return nil, errors.Join(err, w.discard())
+		w.discard()
+		return nil, err
 	}
 	r := &run{spec: &s, server: srv, loads: make([]*load, s.VMs)}
 	if o, err = r.do(ctx, w.vms); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return nil, errors.Join(err, r.abandon(), w.discard())
+		err = errors.Join(err, r.abandon())
+		w.discard()
+		return nil, err
 	}
 	if i := w.sizes[s.Disk]; i.note != "" {
 		o.Warnings = append(o.Warnings, i.note)
@@ -44,11 +47,10 @@ func (w *world) Run(ctx context.Context, s expt.Spec) (o *expt.Outcome, err erro
 }
 
 // discard throws machines of ours away, whose state is not known after an error.
-func (w *world) discard() error {
+func (w *world) discard() {
 	ctx, stop := context.WithTimeout(context.Background(), quitTime)
 	defer stop()
 	_ = w.release(ctx, 0) // the error that led here counts
-	return nil
 }
 
 // run is one run under way.
