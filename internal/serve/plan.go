@@ -41,7 +41,7 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 		}
 	}
 	for _, i := range d.images {
-		if i.path != path || anonymous(path) {
+		if i.path != path || anonymous(path) && !spec.Shared {
 			continue
 		}
 		if i.opts != opts {
@@ -55,6 +55,9 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	}
 	if spec.Slow != (backend.RateOptions{}) {
 		b = backend.NewRate(b, spec.Slow)
+	}
+	if spec.Wrap != nil {
+		b = spec.Wrap(b)
 	}
 	info := b.Info()
 	i := &image{Image: b, path: path, opts: opts, disk: &blk.Disk{Name: spec.ID, Sectors: info.Sectors, Base: info.Physical.Base}}
