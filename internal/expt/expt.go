@@ -47,6 +47,7 @@ type Cell struct {
 type Spec struct {
 	Cell
 	Disk string // in backend.Open's words
+	IOPS uint64 // what the disk is slowed down to (backend.NewRate); 0: not
 	Seed uint64 // of the jobs
 	// Trace asks for the first so many requests that reach the disk after the ramp.
 	Trace int
@@ -162,6 +163,7 @@ type Access struct {
 type Plan struct {
 	World   string `json:"world"`
 	Disk    string `json:"disk"`
+	IOPS    uint64 `json:"disk_iops,omitempty"` // see Spec
 	Cells   []Cell `json:"cells"`
 	Repeats int    `json:"repeats"`
 	Seed    uint64 `json:"seed"`
