@@ -91,7 +91,7 @@ func guestFor(o *VM, jobs []*job) guest.Options {
 	depths := make([]int, o.NumQueues)
 	for i, j := range jobs {
 		depths[i%o.NumQueues] += j.o.Depth
-		g.MaxIO = max(g.MaxIO, j.o.BlockSize)
+		g.MaxIO = max(g.MaxIO, j.o.MaxBlock())
 		g.Segments = max(g.Segments, j.o.Segments)
 	}
 	g.Depth = slices.Max(append(depths, 1))
@@ -185,8 +185,13 @@ func (v *vm) tryFull() {
 
 // submit submits what j has planned.
 func (v *vm) submit(j *job) {
-	if j.submit(v.world.now) {
-		j.line.kick = true
+	had := len(j.next)
+	done := j.submit(v.world.now)
+	j.line.kick = j.line.kick || len(j.next) < had
+	if j.o.Batch > 0 { // a batch is its submitter's: nobody adds to it
+		v.kick()
+	}
+	if done {
 		j.plan(v.world.now)
 		return
 	}
