@@ -15,6 +15,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/internal/jobs"
 	"github.com/elevisor/elevisor/sched"
 )
@@ -140,13 +141,16 @@ type Disk struct {
 	LostSameQueue  uint64 `json:"lost_same_queue"`
 	LostCrossQueue uint64 `json:"lost_cross_queue"`
 	LostCrossVM    uint64 `json:"lost_cross_vm"`
+	// LostLate are those of them that arrived when the other had been issued already:
+	// without waiting, no scheduler could have made the two one.
+	LostLate uint64 `json:"lost_late"`
 	// HeadMoves and HeadSeconds are a simulated drive's own count; 0 of others.
 	HeadMoves   uint64  `json:"head_moves"`
 	HeadSeconds float64 `json:"head_seconds"`
 }
 
 // LostWindow is how many issued requests a neighbour is looked for among.
-const LostWindow = 64
+const LostWindow = backend.RecordWindow
 
 // Access is one request on its way to the disk, for the picture of positions over time.
 type Access struct {
