@@ -83,6 +83,9 @@ type Outcome struct {
 
 	Trace []Access        `json:"trace,omitempty"`
 	Fio   json.RawMessage `json:"fio,omitempty"` // fio's output, or ours in its form
+
+	// Warnings are what a reader of this run's figures must know, one sentence each.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // IOPS is of both directions.

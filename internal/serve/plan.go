@@ -38,11 +38,11 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	for _, other := range all {
 		if imagePath(other.Path) == path {
 			opts.ReadOnly = opts.ReadOnly && other.ReadOnly
-			record = record || other.Record && !anonymous(path)
+			record = record || other.Record && (!anonymous(path) || spec.Shared)
 		}
 	}
 	for _, i := range d.images {
-		if i.path != path || anonymous(path) {
+		if i.path != path || anonymous(path) && !spec.Shared {
 			continue
 		}
 		if i.opts != opts {
@@ -56,6 +56,9 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	}
 	if spec.Slow != (backend.RateOptions{}) {
 		b = backend.NewRate(b, spec.Slow)
+	}
+	if spec.Wrap != nil {
+		b = spec.Wrap(b)
 	}
 	if record {
 		b = backend.NewRecord(b)
