@@ -13,6 +13,7 @@ strace             strace          counting system calls
 iostat             sysstat         comparing statistics
 fio                fio             the guest: load with verification; comparing JSON
 qemu-storage-daemon qemu-system-common the peer
+chromium           chromium        looking at a report of compare as a browser does
 '
 
 programs=() packages=()
