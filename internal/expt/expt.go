@@ -48,6 +48,7 @@ type Cell struct {
 type Spec struct {
 	Cell
 	Disk string // in backend.Open's words
+	IOPS uint64 // what the disk is slowed down to (backend.NewRate); 0: not
 	Seed uint64 // of the jobs
 	// Trace asks for the first so many requests that reach the disk after the ramp.
 	Trace int
@@ -169,13 +170,18 @@ type Access struct {
 type Plan struct {
 	World   string `json:"world"`
 	Disk    string `json:"disk"`
+	IOPS    uint64 `json:"disk_iops,omitempty"` // see Spec
 	Cells   []Cell `json:"cells"`
 	Repeats int    `json:"repeats"`
 	Seed    uint64 `json:"seed"`
 	// Baseline is the cell that others of the same workload are compared with, by its
-	// guest and host scheduler.
+	// guest and host scheduler (Scheduler.String).
 	BaseGuest string `json:"baseline_guest"`
 	BaseHost  string `json:"baseline_host"`
+	// Trace is how many requests of each cell's first run are kept: Spec.Trace of block 0.
+	Trace int `json:"trace"`
+	// Options are the world's own, by their flags: what else the figures depend on.
+	Options map[string]string `json:"options,omitempty"`
 }
 
 // Run is one run's place in the plan and what came of it.
