@@ -76,6 +76,30 @@ type Options struct {
 	NoRandMap bool          // (norandommap) random blocks may repeat before all were touched
 	Segments  int           // data segments a block is split into, evenly; 0 and 1: one
 
+	// Split (bssplit) draws the size of each request, in place of BlockSize, which is then
+	// what random ones begin at multiples of. Stride, if it is not 0, is how many bytes a
+	// sequential job goes from the beginning of one block to that of the next; below 0 it
+	// goes backwards, from its region's last block on. Both leave out where a whole block
+	// does not fit behind, or in front.
+	Split  []Split
+	Stride int64
+	// Batch (iodepth_batch, and iodepth_batch_complete_min of the same value) is how many
+	// requests are submitted with one kick, as soon as there is room for so many. 0: as
+	// many as there is room for.
+	Batch int
+	// ThinkTime (thinktime) is how long a job rests when what it had in flight has come
+	// back, before it submits again; up to Depth requests at a time, as fio does.
+	ThinkTime time.Duration
+	// RateIOPS (rate_iops) is the most requests a second in either direction; a job that
+	// was held up makes up for it. 0: no limit.
+	RateIOPS int
+	// Fsync (fsync) has a flush follow every so many writes, alone in flight; 0: none. 1
+	// is what sync=1 comes to on such a disk.
+	Fsync int
+	// RampTime (ramp_time) is how long a job runs before anything is counted. Runtime and
+	// the bytes of IOSize count from there.
+	RampTime time.Duration
+
 	// Verify (verify=pattern) writes, into each sector, what it is and when it was
 	// written, checks each read of a block that this run wrote, and reads all
 	// written blocks back in the end. Jobs that write then get equal parts of the
@@ -89,6 +113,12 @@ type Options struct {
 	// Stall is how long a job with requests in flight waits for any completion
 	// before it gives the disk up; 0: 60 s.
 	Stall time.Duration
+}
+
+// Split is one size of requests and its share.
+type Split struct {
+	BlockSize int
+	Percent   int
 }
 
 // DefaultStall is Options.Stall's default.

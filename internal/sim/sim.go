@@ -83,21 +83,9 @@ type VM struct {
 type Job struct {
 	bench.Options
 
-	// ThinkTime (thinktime) is how long a job rests when what it had in flight has come
-	// back, before it submits again; up to iodepth requests at a time, as fio does.
-	ThinkTime time.Duration
-	// RateIOPS (rate_iops) is the most requests a second in either direction; a job that
-	// was held up makes up for it. 0: no limit.
-	RateIOPS int
-	// Fsync (fsync) has a flush follow every so many writes, alone in flight; 0: none. 1
-	// is what sync=1 comes to on such a disk.
-	Fsync int
 	// Loops (loops) is how often a job goes through its region, unless it has an IOSize;
 	// default 1.
 	Loops int
-	// RampTime (ramp_time) is how long a job runs before anything is counted. Runtime and
-	// the bytes of IOSize count from there.
-	RampTime time.Duration
 }
 
 // Costs are what a request takes of processor time, beside the disk's. Each is drawn
@@ -206,12 +194,8 @@ func (j *Job) check(capacity blk.Sector, seed uint64) error {
 	switch {
 	case j.Verify:
 		return fmt.Errorf("verify does not go with virtual time")
-	case j.ThinkTime < 0 || j.RampTime < 0:
-		return fmt.Errorf("thinktime=%v, ramp_time=%v: not 0 or more", j.ThinkTime, j.RampTime)
-	case j.RateIOPS < 0 || j.RateIOPS > second:
-		return fmt.Errorf("rate_iops=%d is out of range 0 to %d", j.RateIOPS, second)
-	case j.Fsync < 0 || j.Loops < 0:
-		return fmt.Errorf("fsync=%d, loops=%d: not 0 or more", j.Fsync, j.Loops)
+	case j.Loops < 0:
+		return fmt.Errorf("loops=%d: not 0 or more", j.Loops)
 	}
 	return nil
 }
