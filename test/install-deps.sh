@@ -7,24 +7,13 @@
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin      # a plain user's PATH lacks e2fsck and blkdiscard on Debian
 
-# program, Debian package, what for
-table='
-qemu-system-x86_64 qemu-system-x86 the real guest
-busybox            busybox-static  the guest: small programs
-dash               dash            the guest: its shell
-cpio               cpio            the guest: its initramfs
-mke2fs             e2fsprogs       the guest: mkfs.ext4
-e2fsck             e2fsprogs       the guest and the host: is the file system whole?
-blkdiscard         util-linux      the guest: discard, write zeroes
-lz4                lz4             the guest: unpacking its kernel
-zstd               zstd            the guest: unpacking its kernel
-xz                 xz-utils        the guest: unpacking its modules
-gcc                gcc             the guest: stand-ins for fio libraries; go test -race
-readelf            binutils        the guest: stand-ins for fio libraries
+# program, Debian package, what for; those of the guest are in a table of the program's own
+table=$(cat "$(dirname "$0")/../internal/vm/guest/packages")'
 strace             strace          counting system calls
 iostat             sysstat         comparing statistics
 fio                fio             the guest: load with verification; comparing JSON
 qemu-storage-daemon qemu-system-common the peer
+chromium           chromium        looking at a report of compare as a browser does
 '
 
 programs=() packages=()

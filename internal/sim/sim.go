@@ -40,6 +40,10 @@ type Options struct {
 	Costs Costs
 	Seed  uint64 // of all that is random; a job with a seed of its own uses that
 
+	// Record counts what reaches the disk, and keeps the first Keep reads and writes of it
+	// after the ramp.
+	Record bool
+	Keep   int
 	// Trace is called for every request, or head of a group, that reaches the disk. r is
 	// lent.
 	Trace func(now blk.Instant, r *blk.Request)

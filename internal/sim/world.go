@@ -112,7 +112,7 @@ func (w *world) run() error {
 			return fmt.Errorf("the world stands still at %d ns: %d jobs have not ended, and nothing would happen any more", w.now, w.left)
 		}
 		if t >= w.ramp && !w.ramped {
-			w.ramped, w.before = true, w.count()
+			w.rampEnds()
 		}
 		if t > w.now {
 			w.now, same = t, 0
@@ -125,6 +125,14 @@ func (w *world) run() error {
 		}
 	}
 	return nil
+}
+
+// rampEnds begins what is counted.
+func (w *world) rampEnds() {
+	w.ramped, w.before = true, w.count()
+	if r, ok := w.disk.(backend.Recorder); ok {
+		r.Trace(w.o.Keep)
+	}
 }
 
 // instant is all that happens now.

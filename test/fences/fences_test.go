@@ -43,6 +43,7 @@ var layers = map[string][]string{
 	"internal/qmp":     {"internal/clock"},
 	"internal/attach":  {"internal/qmp", "vhost"},
 	"internal/stats":   {},
+	"internal/report":  {"internal/expt", "internal/jobs", "internal/report", "internal/stats", "sched"},
 	"internal/jobs":    {"internal/bench"},
 }
 

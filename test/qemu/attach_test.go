@@ -116,7 +116,7 @@ func (g *guest) runElevisor(args []string) (string, error) {
 	bin, err := elevisor()
 	require.NoError(g.t, err)
 	start := time.Now()
-	out, err := exec.Command(bin, append(args, "--qmp", g.monitor, "--timeout", patience.String())...).CombinedOutput()
+	out, err := exec.Command(bin, append(args, "--qmp", g.m.MonitorSocket(), "--timeout", patience.String())...).CombinedOutput()
 	g.t.Logf("[%.1f s] elevisor %v: %s", time.Since(start).Seconds(), args, out)
 	return strings.TrimSpace(string(out)), err
 }

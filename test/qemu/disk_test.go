@@ -176,8 +176,8 @@ func (g *guest) interrupts() []int {
 // reportTo makes a sub-test's failures its own, until the returned function is called.
 func (g *guest) reportTo(t *testing.T) (restore func()) {
 	outer := g.t
-	g.t, g.qmp.t = t, t
-	return func() { g.t, g.qmp.t = outer, outer }
+	g.t = t
+	return func() { g.t = outer }
 }
 
 // imageSum is the checksum of the image's first n MiB.

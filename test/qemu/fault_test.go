@@ -30,8 +30,8 @@ func TestGuestReboot(t *testing.T) {
 	// the hard way, with requests in flight
 	g.startLoad()
 	g.waitForIO()
-	g.qmp.do("system_reset")
-	g.await(0)
+	g.qmp("system_reset")
+	g.ready()
 	g.run("dd if=/dev/vda of=/dev/null bs=1M count=64 && echo still there | dd of=/dev/vda conv=fsync")
 	g.quit()
 	s.stop()
@@ -48,8 +48,8 @@ func TestGuestPause(t *testing.T) {
 	g.startLoad()
 	for range 5 {
 		g.waitForIO()
-		g.qmp.do("stop")
-		g.qmp.do("cont")
+		g.qmp("stop")
+		g.qmp("cont")
 	}
 	g.endLoad()
 	g.quit()

@@ -1,43 +1,21 @@
 package qemu
 
 import (
-	"bufio"
+	"context"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/elevisor/elevisor/internal/vm"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
-const memory = 512 // MiB of the guest
-
-// kernelOptions make a quick and quiet boot. random.trust_cpu: without entropy,
-// mkfs.ext4 waits seconds for its UUID. reboot=t: a triple fault, the quickest end.
-const kernelOptions = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off nokaslr " +
-	"tsc=reliable no_timer_check random.trust_cpu=on audit=0 selinux=0 apparmor=0 cryptomgr.notests init_on_alloc=0"
-
-// guest is a running virtual machine whose /dev/vda is a disk of ours. Its second
-// serial line carries commands and answers (test/guest/agent).
+// guest is a running virtual machine whose /dev/vda is a disk of ours.
 type guest struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	lines   chan string // what the agent prints; closed at QEMU's end
-	done    chan struct{}
-	log     *logBuffer // what QEMU itself prints
-	console string     // file with the kernel's console
-	qmp     *qmp
-	monitor string // a second QMP socket, for the program under test
-	serial  int    // number of the last command
+	t *testing.T
+	m *vm.Machine
 }
 
 // boot starts a machine on the server's socket and returns when its agent answers.
@@ -52,130 +30,52 @@ func bootMachine(t *testing.T, d disk, machine string, more ...string) *guest {
 	t.Helper()
 	files, err := guestFiles()
 	require.NoError(t, err)
-	dir := t.TempDir()
-	g := &guest{
-		t: t, log: &logBuffer{}, console: filepath.Join(dir, "console"),
-		lines: make(chan string, 1024), done: make(chan struct{}), monitor: filepath.Join(dir, "attach.sock"),
-	}
-	control := filepath.Join(dir, "qmp.sock")
-	g.cmd = exec.Command(qemuProgram(), append(g.arguments(files, control, machine, d), more...)...)
-	g.cmd.Stderr = g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	g.stdin, err = g.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := g.cmd.StdoutPipe()
-	require.NoError(t, err)
 	start := time.Now()
-	require.NoError(t, g.cmd.Start())
-	go g.read(out)
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	m, err := vm.Boot(ctx, vm.Config{
+		Program: qemuProgram(), Guest: files, Machine: machine, Dir: t.TempDir(), More: more,
+		Disks: []vm.Disk{{Socket: d.socket, NumQueues: d.queues}},
+	})
+	require.NoError(t, err)
+	g := &guest{t: t, m: m}
 	t.Cleanup(g.cleanup)
-	g.qmp = dialQMP(t, control, g.ended)
-	g.await(0)
 	t.Logf("guest is up after %.1f s", time.Since(start).Seconds())
 	return g
 }
 
-func (g *guest) arguments(files, control, machine string, d disk) []string {
-	kernel := filepath.Join(files, "vmlinux")
-	if _, err := os.Stat(kernel); err != nil {
-		kernel = filepath.Join(files, "vmlinuz")
-	}
-	// Nehalem has SSE 4.2 for fio's crc32c; without RDRAND the guest has no entropy.
-	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand"}
-	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil {
-		accel = []string{"-accel", "kvm", "-cpu", "host"}
-	}
-	return append(accel,
-		"-machine", machine+",hpet=off,usb=off,vmport=off,memory-backend=mem", "-smp", "2", "-m", strconv.Itoa(memory),
-		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", memory),
-		"-nodefaults", "-no-user-config", "-display", "none",
-		"-serial", "file:"+g.console, "-chardev", "stdio,id=agent,signal=off", "-serial", "chardev:agent",
-		"-qmp", "unix:"+control+",server=on,wait=off", "-qmp", "unix:"+g.monitor+",server=on,wait=off",
-		"-kernel", kernel, "-initrd", filepath.Join(files, "base.cpio"), "-append", kernelOptions,
-		"-chardev", "socket,id=vu,path="+d.socket+","+reconnect(g.t),
-		"-device", fmt.Sprintf("vhost-user-blk-pci,id=disk,chardev=vu,num-queues=%d,queue-size=128", d.queues))
-}
-
-// reconnect is the option by which QEMU connects again; the older one, in whole
-// seconds, was removed after the newer one came.
-func reconnect(t *testing.T) string {
-	t.Helper()
-	out, err := exec.Command(qemuProgram(), "--version").Output()
-	require.NoError(t, err)
-	m := regexp.MustCompile(`version (\d+)\.`).FindSubmatch(out)
-	require.NotNil(t, m, "%s", out)
-	if major, _ := strconv.Atoi(string(m[1])); major >= 10 {
-		return "reconnect-ms=200"
-	}
-	return "reconnect=1"
-}
-
-// read hands over the agent's lines until QEMU ends.
-func (g *guest) read(out io.Reader) {
-	scan := bufio.NewScanner(out)
-	scan.Buffer(nil, 1<<20)
-	for scan.Scan() {
-		g.lines <- strings.TrimRight(scan.Text(), "\r")
-	}
-	g.cmd.Wait()
-	close(g.done)
-	close(g.lines)
-}
-
-func (g *guest) ended() bool {
-	select {
-	case <-g.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // cleanup ends QEMU, and after a failure shows what it and the guest's kernel said.
 func (g *guest) cleanup() {
-	g.cmd.Process.Kill()
-	for range g.lines { // until the reader has seen the end
+	g.m.Kill()
+	if g.t.Failed() {
+		g.t.Log(g.m.Diagnosis())
 	}
-	if !g.t.Failed() {
-		return
-	}
-	console, _ := os.ReadFile(g.console)
-	g.t.Logf("QEMU printed:\n%s", g.log)
-	g.t.Logf("the guest's console, its end:\n%s", console[max(0, len(console)-4096):])
 }
 
-// await collects what the agent prints up to the end of command n.
-func (g *guest) await(n int) (output string, status int) {
+// qmp executes a command of QEMU's monitor.
+func (g *guest) qmp(command string) {
 	g.t.Helper()
-	var text strings.Builder
-	mark := fmt.Sprintf("=%d ", n)
-	timeout := time.After(patience)
-	for {
-		select {
-		case line, ok := <-g.lines:
-			if !ok {
-				require.FailNow(g.t, "QEMU has ended", "waiting for command %d; so far:\n%s", n, text.String())
-			}
-			if rest, found := strings.CutPrefix(line, mark); found {
-				status, err := strconv.Atoi(rest)
-				require.NoError(g.t, err, "line %q", line)
-				return strings.TrimSpace(text.String()), status
-			}
-			text.WriteString(line + "\n")
-		case <-timeout:
-			require.FailNow(g.t, "the guest does not answer", "command %d, %v; so far:\n%s", n, patience, text.String())
-		}
-	}
+	ctx, stop := context.WithTimeout(g.t.Context(), patience)
+	defer stop()
+	require.NoError(g.t, g.m.Monitor().Execute(ctx, command, nil, nil))
+}
+
+// ready waits for a guest that restarts.
+func (g *guest) ready() {
+	g.t.Helper()
+	ctx, stop := context.WithTimeout(g.t.Context(), patience)
+	defer stop()
+	require.NoError(g.t, g.m.Ready(ctx))
 }
 
 // ask runs a shell command in the guest, as root.
 func (g *guest) ask(command string) (output string, status int) {
 	g.t.Helper()
-	require.NotContains(g.t, command, "\n", "a command is one line")
-	g.serial++
-	_, err := fmt.Fprintf(g.stdin, "%d %s\n", g.serial, command)
-	require.NoError(g.t, err, "the guest is gone")
-	return g.await(g.serial)
+	ctx, stop := context.WithTimeout(g.t.Context(), patience)
+	defer stop()
+	output, status, err := g.m.Ask(ctx, command)
+	require.NoError(g.t, err, "%s", command)
+	return output, status
 }
 
 // try is ask, with a line in the test's log.
@@ -208,17 +108,17 @@ func (g *guest) number(command string) int {
 // reboot restarts the guest from within: the disk is reset and started again.
 func (g *guest) reboot() {
 	g.t.Helper()
-	_, err := io.WriteString(g.stdin, "0 reboot -f\n")
-	require.NoError(g.t, err)
-	g.await(0)
+	ctx, stop := context.WithTimeout(g.t.Context(), patience)
+	defer stop()
+	require.NoError(g.t, g.m.Reboot(ctx))
 }
 
 // quit ends the machine as a user would, and waits for QEMU's end.
 func (g *guest) quit() {
 	g.t.Helper()
-	g.qmp.do("quit")
-	eventually(g.t, "QEMU's end", g.ended)
-	require.True(g.t, g.cmd.ProcessState.Success(), "QEMU: %v\n%s", g.cmd.ProcessState, g.log)
+	ctx, stop := context.WithTimeout(g.t.Context(), patience)
+	defer stop()
+	require.NoError(g.t, g.m.Quit(ctx))
 }
 
 // dropCaches makes the guest read from the disk what it reads next.

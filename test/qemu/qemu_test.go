@@ -2,7 +2,7 @@
 // disk of ours, and lets the guest be the judge: does it see what was configured,
 // does it get back what it wrote, does it go on when the server dies?
 //
-// The guest is made by test/guest/build.sh. Two environment variables change what
+// The guest is made by internal/vm. Two environment variables change what
 // is tested:
 //
 //	ELEVISOR_TEST_SERVER=qemu-storage-daemon   the peer serves: a failure then is the test's own
@@ -10,16 +10,16 @@
 package qemu
 
 import (
-	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/elevisor/elevisor/internal/vm"
 	"github.com/stretchr/testify/require"
 )
 
@@ -50,14 +50,11 @@ var missing = sync.OnceValue(func() string {
 	if w := os.Getenv("ELEVISOR_TEST_SERVER"); w != "" && !peer {
 		return fmt.Sprintf("ELEVISOR_TEST_SERVER=%s: only qemu-storage-daemon is known", w)
 	}
-	programs := []string{qemuProgram()}
-	if peer {
-		programs = append(programs, "qemu-storage-daemon")
+	if lacking := vm.MissingError(vm.Missing(qemuProgram(), true)); lacking != nil {
+		return fmt.Sprintf("%v (test/install-deps.sh installs what the tests need)", lacking)
 	}
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			return "program " + p + " is missing (test/install-deps.sh installs what the tests need)"
-		}
+	if _, err := exec.LookPath("qemu-storage-daemon"); peer && err != nil {
+		return "program qemu-storage-daemon is missing (test/install-deps.sh installs what the tests need)"
 	}
 	_, err := guestFiles()
 	if err != nil {
@@ -66,16 +63,13 @@ var missing = sync.OnceValue(func() string {
 	return ""
 })
 
-// guestFiles is the directory with the guest's kernel and initramfs, built now if
-// this is the first time.
-var guestFiles = sync.OnceValues(func() (string, error) {
-	var out, msg bytes.Buffer
-	cmd := exec.Command("../guest/build.sh")
-	cmd.Stdout, cmd.Stderr = &out, &msg
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("no guest to boot: %w\n%s", err, msg.String())
+// guestFiles are the guest's kernel and initramfs, built now if this is the first time.
+var guestFiles = sync.OnceValues(func() (vm.Guest, error) {
+	dir, err := vm.DefaultCacheDir()
+	if err != nil {
+		dir = "../../build" // a user without a home
 	}
-	return strings.TrimSpace(out.String()), nil
+	return vm.Build(context.Background(), vm.BuildOptions{CacheDir: dir})
 })
 
 // elevisor is the program under test, built once.

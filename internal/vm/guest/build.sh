@@ -1,16 +1,18 @@
 #!/bin/bash
 # build.sh
 #
-# Makes the test guest once, and prints the directory that holds it:
+# Makes the guest of the tests and of elevisor compare once, and prints the directory that holds it:
 #   vmlinux or vmlinuz   a distribution's kernel: Debian's cloud kernel, downloaded and unpacked, never
 #                        installed; where there is no apt-get, the kernel that this machine runs
 #   base.cpio            initramfs: busybox, virtio and I/O scheduler modules, fio, e2fsprogs, blkdiscard
 #
 # The directory lies in ${XDG_CACHE_HOME:-~/.cache}/elevisor, so that clones and work trees share it,
 # and is named by a hash of these scripts: a changed script makes a new guest. It is built beside its
-# place and moved there when whole. No root needed. 10 s and 28 MB of download.
+# place and moved there when whole. No root needed. 10 s and 28 MB of download. The program carries
+# these files and runs them from a directory of its own.
 #
 # Environment, to make another guest than the usual one:
+#   CACHE    the directory to put it in
 #   KPKG     kernel package or meta package (linux-image-cloud-amd64)
 #   KERNEL   a kernel image and ...
 #   MODULES  ... the directory of its modules (/lib/modules/VERSION), instead of a package
@@ -23,15 +25,19 @@ die() { echo "build.sh: $*" >&2; exit 1; }
 say() { echo "guest: $*" >&2; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || die "the guest is made of this machine's programs, so it needs Linux on x86_64, not $(uname -sm)"
-cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/elevisor
-mkdir -p "$cache" 2> /dev/null || cache=$(cd "$here/../.." && pwd)/build
-mkdir -p "$cache" || die "no place for the guest: set XDG_CACHE_HOME to a directory that can be written"
+cache=${CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/elevisor}
+mkdir -p "$cache" || die "no place for the guest: name a directory that can be written, by XDG_CACHE_HOME"
 id=$({ cat "$here/build.sh" "$here/init" "$here/agent"; echo "$KPKG $KERNEL $MODULES"; } | sha256sum | cut -c1-12)
 final=$cache/guest-$id
 
 whole() { [ -s "$final/base.cpio" ] && { [ -s "$final/vmlinux" ] || [ -s "$final/vmlinuz" ]; }; }
 if whole; then echo "$final"; exit 0; fi
-missing=$("$here/../install-deps.sh" -n) || die "missing: $missing"
+missing=
+while read -r program package what; do
+    [ "$what" != 'the machine' ] || continue # which only runs the guest
+    command -v "$program" > /dev/null || missing+=", $program (package $package)"
+done < "$here/packages"
+[ -z "$missing" ] || die "missing: ${missing#, }"
 
 tmp=$(mktemp -d "$cache/building.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT

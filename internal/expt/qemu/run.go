@@ -1,0 +1,225 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/jobs"
+)
+
+// Run implements expt.World.
+func (w *world) Run(ctx context.Context, s expt.Spec) (o *expt.Outcome, err error) {
+	if err := w.checkCell(&s.Cell); err != nil {
+		return nil, err
+	}
+	srv, err := w.serve(&s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if closed := srv.close(); err == nil && closed != nil {
+			o, err = nil, closed
+		}
+	}()
+	if err := w.machines(ctx, s.VMs, s.Queues); err != nil {
+		return nil, errors.Join(err, w.discard())
+	}
+	r := &run{spec: &s, server: srv, loads: make([]*load, s.VMs)}
+	if o, err = r.do(ctx, w.vms); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, errors.Join(err, r.abandon(), w.discard())
+	}
+	if i := w.sizes[s.Disk]; i.note != "" {
+		o.Warnings = append(o.Warnings, i.note)
+	}
+	maps.Copy(w.env, r.loads[0].env)
+	return o, nil
+}
+
+// discard throws machines of ours away, whose state is not known after an error.
+func (w *world) discard() error {
+	ctx, stop := context.WithTimeout(context.Background(), quitTime)
+	defer stop()
+	_ = w.release(ctx, 0) // the error that led here counts
+	return nil
+}
+
+// run is one run under way.
+type run struct {
+	spec   *expt.Spec
+	server *server
+	loads  []*load // by VM; nil where no disk was plugged
+}
+
+func (r *run) do(ctx context.Context, vms []machine) (*expt.Outcome, error) {
+	if err := r.prepare(ctx, vms); err != nil {
+		return nil, err
+	}
+	r.say("fio begins in %d VMs, guest %s, host %s", len(vms), r.spec.Guest.Name, r.spec.Host.Name)
+	o, err := r.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	step, stop := context.WithTimeout(ctx, stepTime)
+	defer stop()
+	err = each(len(vms), func(i int) error {
+		l := r.loads[i]
+		if err := l.tidy(step); err != nil {
+			return err
+		}
+		return l.Unplug(step)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range r.loads {
+		o.Warnings = append(o.Warnings, l.warnings...)
+	}
+	return o, nil
+}
+
+// say tells what goes on.
+func (r *run) say(format string, args ...any) {
+	if r.spec.Stream != nil {
+		r.spec.Stream(fmt.Sprintf(format, args...))
+	}
+}
+
+// prepare plugs the disks and sets the guests up.
+func (r *run) prepare(ctx context.Context, vms []machine) error {
+	ctx, stop := context.WithTimeout(ctx, stepTime)
+	defer stop()
+	return each(len(vms), func(i int) error {
+		l := &load{machine: vms[i]}
+		r.loads[i] = l
+		var err error
+		if l.disk, err = l.Plug(ctx, r.server.sockets[i], max(r.spec.Queues, 1), queueSize(&r.spec.Cell)); err != nil {
+			return err
+		}
+		return l.prepare(ctx, r.spec, r.spec.Seed+uint64(i))
+	})
+}
+
+// measured is what came from one guest.
+type measured struct {
+	before, after sysStat
+	out           []byte
+	fio           *fioOutput
+}
+
+// measure runs the load.
+func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
+	ramp, length := times(&r.spec.Workload)
+	ctx, stop := context.WithTimeout(ctx, length)
+	defer stop()
+	before := r.server.counts() // with a ramp, this is not the one that counts
+	r.record(ramp == 0)
+	err := each(len(r.loads), func(i int) error { return r.loads[i].begin(ctx, ramp) })
+	if err != nil {
+		return nil, err
+	}
+	if ramp > 0 {
+		before = r.server.counts()
+		r.record(true)
+	}
+	got := make([]measured, len(r.loads))
+	err = each(len(got), func(i int) (err error) {
+		m := &got[i]
+		m.before, m.after, m.out, err = r.loads[i].end(ctx)
+		if err == nil {
+			m.fio, err = parseFio(m.out)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	after := r.server.counts()
+	return r.outcome(got, &before, &after, ramp)
+}
+
+// record starts the recorder, at the ramp's end.
+func (r *run) record(now bool) {
+	if now && r.server.recorder != nil {
+		r.server.recorder.Start(r.spec.Trace)
+	}
+}
+
+// times are a load's ramp and the longest that it may take.
+func times(w *jobs.Workload) (ramp, limit time.Duration) {
+	var length time.Duration
+	bounded := true
+	for _, j := range w.Jobs {
+		ramp = max(ramp, j.Ramp)
+		length = max(length, j.Ramp+j.Runtime)
+		bounded = bounded && j.Runtime > 0 && !j.Verify
+	}
+	if !bounded {
+		return ramp, unboundedTime
+	}
+	return ramp, 2*length + stepTime
+}
+
+// outcome puts together what was measured.
+func (r *run) outcome(got []measured, before, after *device.DomainStats, ramp time.Duration) (o *expt.Outcome, err error) {
+	o = &expt.Outcome{}
+	if r.server.recorder != nil {
+		o.Disk, o.Trace = r.server.recorder.Stop()
+	}
+	var disk expt.Disk
+	o.Host, disk = hostCounts(before, after)
+	o.Disk.Requests, o.Disk.Sectors = disk.Requests, disk.Sectors
+	all := make([]*fioOutput, len(got))
+	outputs := make([][]byte, len(got))
+	o.Guest.Known = true
+	for i := range got {
+		m := &got[i]
+		all[i], outputs[i] = m.fio, m.out
+		one := m.merging()
+		o.Guest.Submitted += one.Submitted
+		o.Guest.Merged += one.Merged
+		o.Guest.Issued += one.Issued
+		if why := mismatch(&one, &r.spec.Workload, r.loads[i].splits, ramp); why != "" {
+			o.Warnings = append(o.Warnings, fmt.Sprintf("VM %d: %s", i, why))
+		}
+	}
+	o.Seconds = seconds(all)
+	o.Jobs = shares(all)
+	if o.Read, err = total(all, func(j *fioJob) *fioDirection { return &j.Read }, o.Seconds); err != nil {
+		return nil, err
+	}
+	if o.Write, err = total(all, func(j *fioJob) *fioDirection { return &j.Write }, o.Seconds); err != nil {
+		return nil, err
+	}
+	o.Fio, err = stored(outputs)
+	return o, err
+}
+
+// merging is what became of one guest's requests: fio says what it submitted, and the
+// kernel what it merged and what completed.
+func (m *measured) merging() expt.Merging {
+	return expt.Merging{
+		Known: true, Submitted: m.fio.submitted(),
+		Merged: m.after.Merges - m.before.Merges, Issued: m.after.IOs - m.before.IOs,
+	}
+}
+
+// abandon lets a machine go on that is not ours; it has ctx's time no more.
+func (r *run) abandon() error {
+	ctx, stop := context.WithTimeout(context.Background(), stepTime)
+	defer stop()
+	return each(len(r.loads), func(i int) error {
+		l := r.loads[i]
+		if l == nil || l.Ours() || l.disk == "" {
+			return nil
+		}
+		return errors.Join(l.tidy(ctx), l.Unplug(ctx))
+	})
+}

@@ -1,0 +1,218 @@
+package report
+
+import (
+	"fmt"
+	"math"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/elevisor/elevisor/internal/expt"
+)
+
+// traceMax is how many requests a panel shows: the first ones, as leaving out some in
+// between would hide the seeks.
+const traceMax = 2000
+
+// kind sets the points of a picture apart: whose, and in which direction.
+type kind struct {
+	vm    uint16
+	write bool
+}
+
+// maxKinds is how many have a sign of their own; what is beyond shares the last one.
+const maxKinds = 6
+
+// points draws a trace; it is what gonum calls a plotter.
+type points struct {
+	trace []expt.Access
+	kinds []kind
+	unit  float64 // sectors
+}
+
+// Plot draws each kind's points as one path: thousands of shapes make a page slow.
+func (ps points) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	paths := make([]vg.Path, len(ps.kinds))
+	for _, a := range ps.trace {
+		k := ps.kind(a)
+		at := vg.Point{X: x(finite(a.Seconds)), Y: y(float64(a.Sector) / ps.unit)}
+		if c.Contains(at) {
+			sign(&paths[k], at, k)
+		}
+	}
+	for k, path := range paths {
+		if len(path) > 0 {
+			c.SetLineStyle(draw.LineStyle{Color: series[k%len(series)], Width: 1})
+			c.Stroke(path)
+		}
+	}
+}
+
+func (ps points) kind(a expt.Access) int {
+	for i, k := range ps.kinds {
+		if k.vm == a.VM && k.write == a.Write {
+			return i
+		}
+	}
+	return len(ps.kinds) - 1
+}
+
+// sign is a small mark that few numbers describe: +, x, -, |, and two angles.
+func sign(p *vg.Path, at vg.Point, k int) {
+	const r = 1.9
+	at.X, at.Y = vg.Length(math.Round(float64(at.X)*10)/10), vg.Length(math.Round(float64(at.Y)*10)/10)
+	switch k {
+	case 0:
+		segment(p, at.X-r, at.Y, at.X+r, at.Y)
+		segment(p, at.X, at.Y-r, at.X, at.Y+r)
+	case 1:
+		segment(p, at.X-r, at.Y-r, at.X+r, at.Y+r)
+		segment(p, at.X-r, at.Y+r, at.X+r, at.Y-r)
+	case 2:
+		segment(p, at.X-r, at.Y, at.X+r, at.Y)
+	case 3:
+		segment(p, at.X, at.Y-r, at.X, at.Y+r)
+	default:
+		down := vg.Length(r)
+		if k > 4 {
+			down = -down
+		}
+		p.Move(vg.Point{X: at.X - r, Y: at.Y - down})
+		p.Line(vg.Point{X: at.X, Y: at.Y + down})
+		p.Line(vg.Point{X: at.X + r, Y: at.Y - down})
+	}
+}
+
+// traced is a panel: a cell and the beginning of its first trace.
+type traced struct {
+	name  string
+	trace []expt.Access
+}
+
+// traces are of the cells that share the baseline's guest scheduler, that is each host
+// scheduler, and of those that share its host scheduler. Without a baseline, all.
+func (g *group) traces() []traced {
+	base := g.base()
+	var all []traced
+	for _, c := range g.cells {
+		if base != nil && c.guest != base.guest && c.host != base.host {
+			continue
+		}
+		for _, o := range c.outcomes {
+			if len(o.Trace) > 0 {
+				all = append(all, traced{c.name, o.Trace[:min(len(o.Trace), traceMax)]})
+				break
+			}
+		}
+	}
+	return all
+}
+
+// positions show where on the disk requests were issued, and when.
+func (g *group) positions() *figure {
+	panels := g.traces()
+	if len(panels) == 0 {
+		return nil
+	}
+	kinds := kindsOf(panels)
+	var items []legendItem
+	for i, k := range kinds {
+		items = append(items, legendItem{func(c draw.Canvas) { signSwatch(c, i) }, k.String()})
+	}
+	if len(kinds) == maxKinds {
+		items[maxKinds-1].name = "all others"
+	}
+	low, high, end := extent(panels)
+	unit, unitName := sectorUnit(high - low)
+	cols, rows, w := tiles(len(panels))
+	const h = 265.0
+	top := legendHeight(items, figureWidth) + 4
+	f := newFigure("Dispatch position over time: "+g.title,
+		"Points: the place on the disk of each request in the order in which it was issued, a panel for each pair of schedulers.",
+		figureWidth, top+h*float64(rows))
+	f.legend(items, 0, 0, figureWidth)
+	pad := math.Max((high-low)*0.03, unit*1e-6)
+	for i, t := range panels {
+		x, y := float64(i%cols)*(w+tileGap), top+h*float64(i/cols)
+		f.write(x+64, y+titleHeight/2, labelSize, true, t.name)
+		label := ""
+		if i%cols == 0 {
+			label = "position on the disk, " + unitName
+		}
+		p := newPlot("time since the ramp, s", label)
+		p.X.Min, p.X.Max, p.X.Tick.Marker = 0, end*1.02, ticks{6, short}
+		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = (low-pad)/unit, (high+pad)/unit, ticks{5, short}
+		grid := plotter.NewGrid()
+		grid.Horizontal = draw.LineStyle{Color: faint, Width: 0.8}
+		grid.Vertical.Width = 0
+		p.Add(grid, points{t.trace, kinds, unit})
+		p.Draw(f.area(x, y+titleHeight, w, h-titleHeight-8))
+	}
+	return f
+}
+
+// String names a kind for a legend.
+func (k kind) String() string {
+	direction := "reads"
+	if k.write {
+		direction = "writes"
+	}
+	return fmt.Sprintf("%s of VM %d", direction, k.vm)
+}
+
+// kindsOf lists those that occur, in the order of VMs, reads first.
+func kindsOf(panels []traced) []kind {
+	seen := map[kind]bool{}
+	for _, p := range panels {
+		for _, a := range p.trace {
+			seen[kind{a.VM, a.Write}] = true
+		}
+	}
+	var all []kind
+	for vm := 0; vm <= math.MaxUint16 && len(all) < maxKinds && len(all) < len(seen); vm++ {
+		for _, write := range []bool{false, true} {
+			if k := (kind{uint16(vm), write}); seen[k] && len(all) < maxKinds {
+				all = append(all, k)
+			}
+		}
+	}
+	return all
+}
+
+// extent is what all panels share: first and last sector, and the last time.
+func extent(panels []traced) (low, high, end float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, p := range panels {
+		for _, a := range p.trace {
+			low, high = math.Min(low, float64(a.Sector)), math.Max(high, float64(a.Sector))
+			end = math.Max(end, finite(a.Seconds))
+		}
+	}
+	if end == 0 {
+		end = 1
+	}
+	return low, high, end
+}
+
+// sectorUnit is a unit for so many sectors.
+func sectorUnit(sectors float64) (unit float64, name string) {
+	switch {
+	case sectors >= 2<<21:
+		return 1 << 21, "GiB"
+	case sectors >= 2<<11:
+		return 1 << 11, "MiB"
+	}
+	return 2, "KiB"
+}
+
+func signSwatch(c draw.Canvas, k int) {
+	var p vg.Path
+	for i := range 4 {
+		sign(&p, vg.Point{X: c.Min.X + 5 + vg.Length(i)*8, Y: c.Center().Y + vg.Length(i%2*4-2)}, k)
+	}
+	c.SetLineStyle(draw.LineStyle{Color: series[k%len(series)], Width: 1.2})
+	c.Stroke(p)
+}

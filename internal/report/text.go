@@ -1,0 +1,170 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/elevisor/elevisor/internal/expt"
+)
+
+// Width is how many columns a terminal needs for what Text and Against write.
+const Width = 100
+
+// Text writes the tables and what follows from them, for a terminal.
+func Text(w io.Writer, r *expt.Results) error {
+	if err := check(r); err != nil {
+		return err
+	}
+	m := newModel(r)
+	var b strings.Builder
+	if len(m.groups) == 0 {
+		b.WriteString("The plan has no cells.\n")
+	}
+	for i, g := range m.groups {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		g.text(&b)
+	}
+	m.legend(&b)
+	m.verdicts(&b)
+	paragraphs(&b, "Notes", r.Notes)
+	if r.Summary != nil {
+		paragraphs(&b, "Warnings", r.Summary.Warnings)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// line puts fields into columns of the given widths; those of negative width are flush
+// left. A number too large for its column moves what follows, but nothing past Width.
+func line(b *strings.Builder, widths []int, fields []string) {
+	var out strings.Builder
+	for i, f := range fields {
+		if i > 0 {
+			out.WriteByte(' ')
+		}
+		pad := strings.Repeat(" ", max(0, max(widths[i], -widths[i])-utf8.RuneCountInString(f)))
+		if widths[i] < 0 {
+			out.WriteString(f + pad)
+		} else {
+			out.WriteString(pad + f)
+		}
+	}
+	b.WriteString(clip(strings.TrimRight(out.String(), " "), Width) + "\n")
+}
+
+var (
+	textWidths = []int{-nameMax, -nameMax, 16, -20, -2, 8, 6, 6, 9}
+	textHeads  = [][]string{
+		{"guest", "host", "IOPS", "ratio to", "", "p99", "merged, %", "", "seeks"},
+		{"scheduler", "scheduler", "mean (sd)", "baseline [95 % CI]", "", "latency", "guest", "host", "per GiB"},
+	}
+)
+
+func (g *group) text(b *strings.Builder) {
+	b.WriteString(g.title + "\n")
+	head := textHeads[0]
+	// "merged, %" stands over two columns.
+	wide := []int{-nameMax, -nameMax, 16, -20, -2, 8, 13, 0, 8}
+	line(b, wide, head)
+	line(b, textWidths, textHeads[1])
+	for _, c := range g.cells {
+		s := c.stats
+		p99 := none
+		if s.P99.N > 0 {
+			p99 = latency(s.P99.Mean, "us")
+		}
+		change, mark := none, ""
+		switch {
+		case c.iops != nil:
+			change, mark = interval(c.iops.Ratio, c.iops.Low, c.iops.High), clip(clean(c.iops.Mark), 2)
+		case c.base:
+			change = "(baseline)"
+		}
+		line(b, textWidths, []string{
+			g.guests[c.guest], g.hosts[c.host], meanSD(s.IOPS), change, mark, p99,
+			mean(s.GuestMergePct), mean(s.HostMergePct), mean(s.SeeksPerGiB),
+		})
+	}
+}
+
+// legend explains the table, in so far as there is something to explain.
+func (m *model) legend(b *strings.Builder) {
+	for _, g := range m.groups {
+		if g.base() != nil {
+			b.WriteString("\nThe ratio is of IOPS, a geometric mean over blocks. * p < 0.05; ** also after Holm's correction.\n")
+			break
+		}
+	}
+	for _, k := range m.keys {
+		for _, l := range wrap(k, Width, "  ") {
+			b.WriteString(l + "\n")
+		}
+	}
+}
+
+// verdicts writes the headline and each comparison in words.
+func (m *model) verdicts(b *strings.Builder) {
+	if m.Summary == nil {
+		b.WriteString("\nThe results hold no summary.\n")
+		return
+	}
+	b.WriteByte('\n')
+	for _, l := range wrap(m.Summary.Headline, Width, "") {
+		b.WriteString(l + "\n")
+	}
+	for _, g := range m.groups {
+		title := false
+		for _, c := range g.cells {
+			for _, x := range []*expt.Comparison{c.iops, c.p99} {
+				if x == nil {
+					continue
+				}
+				if !title {
+					title = true
+					fmt.Fprintf(b, "%s, guest / host:\n", g.title)
+				}
+				text := fmt.Sprintf("%s, %s: %s (%s)", c.name, metricName(x.Metric), c.verdict(x), evidence(x))
+				for _, l := range wrap(text, Width-2, "    ") {
+					b.WriteString("  " + l + "\n")
+				}
+			}
+		}
+	}
+}
+
+func metricName(metric string) string {
+	switch metric {
+	case metricIOPS:
+		return "IOPS"
+	case metricP99:
+		return "p99"
+	}
+	return clean(metric)
+}
+
+// evidence is what a verdict rests on.
+func evidence(x *expt.Comparison) string {
+	return fmt.Sprintf("p %s, Holm %s", probability(x.P), probability(x.PHolm))
+}
+
+// verdict is x's, which may call the cell by the name that already stands before it.
+func (c *cell) verdict(x *expt.Comparison) string {
+	return strings.TrimPrefix(x.Verdict, c.name+" ")
+}
+
+// paragraphs writes a list under a title, if it has anything.
+func paragraphs(b *strings.Builder, title string, list []string) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s:\n", title)
+	for _, s := range list {
+		for _, l := range wrap("- "+s, Width-2, "  ") {
+			b.WriteString("  " + l + "\n")
+		}
+	}
+}
