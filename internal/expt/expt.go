@@ -224,6 +224,7 @@ type CellStats struct {
 	CrossQueuePct, CrossVMPct            Sample // of the host's merges
 	RequestsPerGiB, MeanKiB              Sample // at the disk
 	SeeksPerGiB, MeanSeekMiB, LostPerGiB Sample
+	MissedPerGiB                         Sample // lost merges of requests that were there together
 }
 
 // Sample describes one quantity over runs.

@@ -15,6 +15,7 @@ package sim
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -71,6 +72,8 @@ type VM struct {
 
 	// Guest is the block layer in the guest; nil: jobs drive the virtqueues themselves.
 	Guest *guest.BlockOptions
+	// GuestKnobs are of that block layer's scheduler, in this order.
+	GuestKnobs []Knob
 	// Jobs run at once. Of all their clones (numjobs), counted through, the i-th drives
 	// queue i % NumQueues.
 	Jobs []Job
@@ -123,7 +126,10 @@ func DefaultDepth(scheduler string) int {
 // Run runs o to its end: until all jobs have ended and nothing is in flight. The error
 // is about o, or says that the world stands still; what went wrong at the disk is in the
 // result.
-func Run(o Options) (*Result, error) {
+func Run(o Options) (*Result, error) { return RunContext(context.Background(), o) }
+
+// RunContext is Run; a cancelled ctx ends it early, with ctx's error.
+func RunContext(ctx context.Context, o Options) (*Result, error) {
 	img := o.Image
 	if img == nil {
 		opened, err := backend.Open(o.Disk, backend.Options{Discard: true})
@@ -138,7 +144,7 @@ func Run(o Options) (*Result, error) {
 		return nil, err
 	}
 	defer w.close()
-	if err := w.run(); err != nil {
+	if err := w.run(ctx); err != nil {
 		return nil, err
 	}
 	return w.result(), nil

@@ -108,6 +108,11 @@ func (v *vm) connect(o *VM, jobs []*job) (err error) {
 		if v.block, err = guest.NewBlock(rings, *o.Guest); err != nil {
 			return err
 		}
+		for _, k := range o.GuestKnobs {
+			if err := v.block.Scheduler().Set(k.Key, k.Value); err != nil {
+				return fmt.Errorf("guest: %w", err)
+			}
+		}
 		v.lines = []line{{queue: v.block, rings: rings, jobs: make([]*job, v.block.Depth())}}
 	} else {
 		v.lines = make([]line, len(rings))

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -96,14 +97,17 @@ func (w *world) makeLoop(img backend.Image) error {
 
 // run is the run. At one instant, first the disk and the loop do what they have to, then
 // the block layers in the guests, then the jobs, by number, and then the loop again.
-func (w *world) run() error {
+func (w *world) run(ctx context.Context) error {
 	if err := w.step(); err != nil {
 		return err
 	}
 	for _, j := range w.jobs {
 		j.plan(0)
 	}
-	for same := 0; w.left > 0; same++ {
+	for same, n := 0, uint64(0); w.left > 0; same, n = same+1, n+1 {
+		if n%instantsAsk == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		t := min(w.wake, w.due.first())
 		for _, v := range w.vms {
 			t = min(t, v.wake)
@@ -161,6 +165,9 @@ func (w *world) instant() error {
 	}
 	return nil
 }
+
+// instantsAsk is after how many instants a run asks whether it is still wanted.
+const instantsAsk = 1 << 12
 
 // stepsMax is how often a loop may want to be stepped at one instant, and instantsMax how
 // often something may happen at one: beyond that, time stands still.
