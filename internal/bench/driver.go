@@ -46,7 +46,8 @@ type driver struct {
 	left     int         // jobs that have not ended
 	inflight int
 
-	ramped func() // called once, when all ramps are over; may be nil
+	ramp   blk.Instant // the longest job's
+	ramped func()      // called once, when that is over; may be nil
 	onDone func(guest.Done)
 }
 
@@ -73,6 +74,7 @@ func (d *driver) run(ctx context.Context) {
 	d.moved, d.left = d.now, len(d.jobs)
 	for _, j := range d.jobs {
 		j.begin(d.now)
+		d.ramp = max(d.ramp, j.ramp)
 	}
 	if err := d.load(ctx); err != nil {
 		for _, j := range d.jobs {
@@ -110,20 +112,19 @@ func (d *driver) load(ctx context.Context) error {
 // submit has each job submit what it can, another one first each time, and says when one
 // goes on by time alone.
 func (d *driver) submit(cancelled bool) blk.Instant {
-	wake, ramping := blk.Never, false
+	if d.ramped != nil && d.now >= d.ramp {
+		d.ramped()
+		d.ramped = nil
+	}
+	wake := blk.Never
 	for i := range d.jobs {
 		j := d.jobs[(d.first+i)%len(d.jobs)]
 		if cancelled {
 			j.give()
 		}
 		wake = min(wake, j.advance())
-		ramping = ramping || !j.counting && !j.ended
 	}
 	d.first = (d.first + 1) % len(d.jobs)
-	if !ramping && d.ramped != nil {
-		d.ramped()
-		d.ramped = nil
-	}
 	return wake
 }
 

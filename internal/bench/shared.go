@@ -17,8 +17,8 @@ type Shared struct {
 	// First is the first clone's number: clones of one experiment with different numbers
 	// make different requests.
 	First int
-	// Ramped is called by the goroutine that owns the queue when all jobs' ramps are over;
-	// may be nil.
+	// Ramped is called by the goroutine that owns the queue when the longest ramp is over,
+	// unless all jobs have ended before; may be nil.
 	Ramped func()
 }
 

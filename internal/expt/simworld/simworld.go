@@ -15,9 +15,8 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/internal/expt/measure"
 	"github.com/elevisor/elevisor/internal/sim"
 )
 
@@ -156,11 +155,14 @@ func open(s *expt.Spec) (backend.Image, error) {
 
 // machine is one VM without its window.
 func machine(s *expt.Spec, i int) (sim.VM, error) {
-	block, own, err := blockLayer(s)
+	block, own, err := measure.Block(&s.Cell)
 	if err != nil {
 		return sim.VM{}, err
 	}
-	vm := sim.VM{NumQueues: s.Queues, QueueSize: s.QSize, Guest: block, GuestKnobs: own}
+	vm := sim.VM{NumQueues: s.Queues, QueueSize: s.QSize, Guest: block}
+	for _, k := range own {
+		vm.GuestKnobs = append(vm.GuestKnobs, sim.Knob(k))
+	}
 	for _, j := range s.Workload.Of(i) {
 		o, err := j.Bench()
 		if err != nil {
@@ -169,27 +171,6 @@ func machine(s *expt.Spec, i int) (sim.VM, error) {
 		vm.Jobs = append(vm.Jobs, sim.Job{Options: o})
 	}
 	return vm, nil
-}
-
-// blockLayer is the guest's: there is always one, as in Linux, with none too.
-func blockLayer(s *expt.Spec) (*guest.BlockOptions, []sim.Knob, error) {
-	o := &guest.BlockOptions{Scheduler: s.Guest.Name, NoMerges: s.NoMerges}
-	var own []sim.Knob
-	for _, k := range s.Guest.Knobs {
-		n, err := strconv.Atoi(k.Value)
-		switch k.Key {
-		case "max_sectors_kb":
-			o.MaxSectors = 2 * blk.Sector(n)
-		case "nr_requests":
-			o.Requests = n
-		default:
-			own, err = append(own, sim.Knob(k)), nil
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("knob %s=%q of the guest: want a number", k.Key, k.Value)
-		}
-	}
-	return o, own, nil
 }
 
 // Environment implements expt.World. The machine is not part of the figures; how its
