@@ -194,7 +194,7 @@ func drawDecorator(rt *rapid.T, img Image) Image {
 	ms := func(name string) time.Duration {
 		return time.Duration(rapid.IntRange(0, 20).Draw(rt, name)) * time.Millisecond
 	}
-	switch rapid.IntRange(0, 4).Draw(rt, "decorator") {
+	switch rapid.IntRange(0, 5).Draw(rt, "decorator") {
 	case 0:
 		return NewRate(img, RateOptions{IOPS: rapid.Uint64Range(0, 1000).Draw(rt, "iops"), BPS: rapid.Uint64Range(0, 1<<20).Draw(rt, "bps")})
 	case 1:
@@ -210,6 +210,8 @@ func drawDecorator(rt *rapid.T, img Image) Image {
 			return blk.Instant(c.Sector*7919%13) * 1e5
 		}}
 		return NewSim(img, drive, Physical{}, Options{})
+	case 4:
+		return NewRecord(img)
 	}
 	return newNarrow(img, rapid.IntRange(1, 4).Draw(rt, "room"))
 }

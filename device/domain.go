@@ -113,6 +113,10 @@ func (l *Loop) Simulated(index int) *backend.SimStats {
 	return &s
 }
 
+// Recorder is what records the requests to the image at index; nil if nothing does.
+// Lent, to be used within the Do that asked for it.
+func (l *Loop) Recorder(index int) backend.Recorder { return l.disks[index].recorder }
+
 // Describe prints the domain's state for people.
 func (l *Loop) Describe(w io.Writer) {
 	fmt.Fprintf(w, "queue-depth %d, %d on the disks, %d queued\n", l.depth, l.inflight, l.sched.Len())

@@ -56,6 +56,7 @@ type disk struct {
 	held    blk.List // dispatched, and counted in inflight, but the backend was full
 
 	simulated backend.Simulated // the Backend, if it is one; else nil
+	recorder  backend.Recorder  // the same
 }
 
 // NewLoop makes a loop that keeps at most depth requests on its disks. c is the
@@ -77,6 +78,7 @@ func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
 	}
 	d := &disk{Backend: b}
 	d.simulated, _ = b.(backend.Simulated)
+	d.recorder, _ = b.(backend.Recorder)
 	l.disks = append(l.disks, d)
 	return len(l.disks) - 1, nil
 }

@@ -222,6 +222,7 @@ func (f *ctlFlags) describe() *cobra.Command {
 				Scheduler ctl.Scheduler  `json:"scheduler"`
 				Domain    ctl.DomainStat `json:"domain"`
 				Simulated *ctl.Simulated `json:"simulated,omitempty"`
+				Recorded  *ctl.Recorded  `json:"recorded,omitempty"`
 			}
 			var s ctl.Stat
 			disk := map[string]string{"disk": args[0]}
@@ -241,7 +242,7 @@ func (f *ctlFlags) describe() *cobra.Command {
 			}
 			for _, one := range s.Disks {
 				if one.Disk == args[0] {
-					d.Simulated = one.Simulated
+					d.Simulated, d.Recorded = one.Simulated, one.Recorded
 				}
 			}
 			return f.print(c, d, func(w io.Writer) {
@@ -250,6 +251,9 @@ func (f *ctlFlags) describe() *cobra.Command {
 				_ = d.Domain.WriteText(w) // the writer keeps its error
 				if d.Simulated != nil {
 					_ = d.Simulated.WriteText(w)
+				}
+				if d.Recorded != nil {
+					_ = d.Recorded.WriteText(w)
 				}
 			})
 		},

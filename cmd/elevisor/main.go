@@ -49,7 +49,7 @@ func newRoot() *cobra.Command {
 	serve := newServe()
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
-	root.AddCommand(serve, newBench(), newDemo(), newSim(), newAttach(), newDetach(), newCtl())
+	root.AddCommand(serve, newBench(), newDemo(), newCompare(), newSim(), newAttach(), newDetach(), newCtl())
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})

@@ -2,8 +2,6 @@ package bench
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,247 +10,329 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
 	"github.com/elevisor/elevisor/internal/guest"
 )
-
-// Queue is what a job drives: one queue of a guest, or what stands in front of
-// it. Slots are tags from 0 to Depth-1, each with a data buffer.
-type Queue interface {
-	Depth() int
-	Buffer(slot int) guest.Buf
-	// Submit takes a request, not yet told to the device; false where it has no room.
-	Submit(slot int, op blk.Op, sector blk.Sector, data []guest.Buf) bool
-	// Kick hands over what was submitted.
-	Kick()
-	// Reap calls fn for each request that came back.
-	Reap(fn func(guest.Done)) (int, error)
-	// Wait until there is something to reap; guest.ErrTimeout after d.
-	Wait(d time.Duration) error
-	InFlight() int
-}
-
-// waitStep is how long a job sleeps at most before it looks at its context and
-// its deadline again.
-const waitStep = 100 * time.Millisecond
 
 // failuresKept is how many failures a job describes; it counts them all.
 const failuresKept = 8
 
-// job is one queue's load.
+// job is one job's load on some slots of a queue. Its driver calls it.
 type job struct {
 	o      *Options
-	q      Queue
-	clock  clock.Monotonic
+	d      *driver
+	base   int        // its first slot
 	first  blk.Sector // of the region
 	blocks uint64
 	pick   Picker
 
-	ios     []access
-	free    []int // slots
-	batch   []int // slots submitted and not yet kicked
-	held    held  // picked, waiting for room or for its block
-	issued  int64 // bytes
-	limit   int64 // bytes
-	gens    []generation
-	inUse   []bool // by block: a request is in flight; only with Verify
-	reread  bool   // the verify pass
-	now     blk.Instant
-	moved   blk.Instant // when something last came back
-	stopped bool
-	onDone  func(guest.Done)
+	ios      []access // by slot, less base
+	free     []int    // slots, less base
+	unkicked []int    // likewise: submitted and not yet kicked
+	held     held     // picked, waiting for room, for its block or for its turn
+	inflight int
+	left     int64 // bytes to submit; of the verify pass: blocks
+	gens     []generation
+	inUse    []bool // by block: a request is in flight; only with Verify
+
+	ramp, end blk.Instant // nothing is counted before, nothing submitted after
+	counting  bool        // the ramp is over
+	rest      blk.Instant // nothing is submitted before, by thinktime
+	rested    int         // submitted since the last rest
+	unsynced  int         // writes since the last flush
+	syncing   bool        // a flush is in flight
+	paced     [directions]int64
+	begun     blk.Instant
+	reread    bool // the verify pass
+	next      uint64
+	stopped   bool // nothing more is submitted
+	ended     bool
 
 	res JobResult
 }
 
 // access is what a slot is doing.
 type access struct {
+	op             blk.Op
 	dir            Direction
-	block          uint64
+	sector         blk.Sector
+	length         int
+	block          uint64 // only with Verify
 	gen            generation
 	issued, kicked blk.Instant
 	data           []guest.Buf
 }
 
 type held struct {
-	dir   Direction
-	block uint64
-	ok    bool
+	Pick
+	ok bool
 }
 
-func newJob(o *Options, index int, q Queue, clk clock.Monotonic) *job {
-	offset, size := o.Region(index)
+// newJob makes the clone-th job of o, number in the run, with the slots of d's queue
+// from base on.
+func newJob(o *Options, d *driver, clone, number, base int) *job {
+	offset, size := o.Region(clone)
 	blocks := uint64(size / int64(o.BlockSize))
 	j := &job{
-		o: o, q: q, clock: clk, first: blk.Sector(offset / blk.SectorSize), blocks: blocks,
-		pick: NewPicker(o, index, blocks), limit: cmp.Or(o.IOSize, int64(blocks)*int64(o.BlockSize)),
-		ios: make([]access, o.Depth), free: make([]int, 0, o.Depth), batch: make([]int, 0, o.Depth),
-	}
-	if o.TimeBased {
-		j.limit = math.MaxInt64
+		o: o, d: d, base: base, first: blk.Sector(offset / blk.SectorSize), blocks: blocks, pick: NewPicker(o, number, blocks),
+		ios: make([]access, o.Depth), free: make([]int, 0, o.Depth), unkicked: make([]int, 0, o.Depth), left: math.MaxInt64,
 	}
 	if o.Verify {
 		j.gens, j.inUse = make([]generation, blocks), make([]bool, blocks)
 	}
-	rng := rand.New(rand.NewPCG(o.Seed, ^uint64(index)))
+	rng := rand.New(rand.NewPCG(o.Seed, ^uint64(number)))
 	for i := range j.ios {
 		j.free = append(j.free, i)
-		buf := q.Buffer(i).Slice(0, o.BlockSize)
+		buf := d.q.Buffer(base+i).Slice(0, o.MaxBlock())
 		for at := range buf.Bytes {
 			buf.Bytes[at] = byte(rng.Uint32())
 		}
-		part := o.BlockSize / o.Segments
+		part := len(buf.Bytes) / o.Segments
 		for s := range o.Segments {
 			j.ios[i].data = append(j.ios[i].data, buf.Slice(s*part, (s+1)*part))
 		}
 	}
-	j.onDone = j.done
-	j.res = JobResult{Index: index, Stats: [directions]Stats{NewStats(), NewStats()}}
+	j.res = JobResult{Index: number, Stats: [directions]Stats{NewStats(), NewStats()}}
 	return j
 }
 
-// run is the whole of a job: the measured phase, and with Verify the pass over
-// what it wrote.
-func (j *job) run(ctx context.Context) {
-	start := j.clock.Now()
-	end := blk.Never
+// begin sets j's times.
+func (j *job) begin(now blk.Instant) {
+	j.begun, j.ramp, j.end = now, now+blk.Instant(j.o.RampTime), blk.Never
 	if j.o.Runtime > 0 {
-		end = start + blk.Instant(j.o.Runtime)
-	}
-	err := j.load(ctx, end)
-	j.res.Runtime = time.Duration(j.clock.Now() - start)
-	if err == nil && j.o.Verify && j.o.RW.Writes() && !j.stopped {
-		j.reread, j.issued, j.limit = true, 0, int64(j.blocks)
-		j.pick.pos[Reading] = 0
-		err = j.load(ctx, blk.Never)
-	}
-	if err != nil {
-		j.fail(unix.EIO, err)
+		j.end = j.ramp + blk.Instant(j.o.Runtime)
 	}
 }
 
-// load keeps the queue filled until limit, end, an error or the context stops it,
-// and returns when nothing is in flight any more.
-func (j *job) load(ctx context.Context, end blk.Instant) error {
-	j.now = j.clock.Now()
-	j.moved = j.now
-	for {
-		if j.now >= end || ctx.Err() != nil {
-			j.limit, j.held.ok = 0, false
-		}
-		j.fill()
-		if j.q.InFlight() == 0 {
-			return nil
-		}
-		if err := j.await(); err != nil {
-			return err
-		}
-		j.now = j.clock.Now()
-		n, err := j.q.Reap(j.onDone)
-		if err != nil {
-			return fmt.Errorf("the device broke the ring's rules: %w", err)
-		}
-		if n > 0 {
-			j.moved = j.now
-		} else if j.now-j.moved > blk.Instant(j.o.Stall) {
-			return fmt.Errorf("%d requests in flight, none came back for %v", j.q.InFlight(), j.o.Stall)
-		}
+// limit is how many bytes j submits.
+func (j *job) limit() int64 {
+	if j.o.TimeBased {
+		return math.MaxInt64
 	}
+	return cmp.Or(j.o.IOSize, int64(j.blocks)*int64(j.o.BlockSize))
 }
 
-func (j *job) await() error {
-	if err := j.q.Wait(waitStep); err != nil && !errors.Is(err, guest.ErrTimeout) {
-		return fmt.Errorf("%d requests in flight: %w", j.q.InFlight(), err)
+// advance submits what can be submitted, and says when j goes on by time alone; Never:
+// when something has come back, or it has ended.
+func (j *job) advance() blk.Instant {
+	now := j.d.now
+	if !j.counting && now >= j.ramp {
+		j.counting, j.left = true, j.limit()
 	}
-	return nil
+	if now >= j.end && !j.reread {
+		j.give()
+	}
+	for j.more() {
+		n, at := j.turn(j.d.now)
+		if at > j.d.now {
+			return min(at, j.wake())
+		}
+		had := len(j.unkicked)
+		for len(j.unkicked)-had < n && !j.flushDue() && j.ready() && j.submit() {
+		}
+		if n > 0 && j.flushDue() && j.inflight == 0 {
+			j.flush()
+		}
+		if len(j.unkicked) == 0 {
+			break
+		}
+		j.kick()
+	}
+	j.settled()
+	return j.wake()
 }
 
-// fill submits while there is room and something to do, and kicks once.
-func (j *job) fill() {
-	for len(j.free) > 0 && j.ready() && j.submit() {
+// wake is when j's ramp or its time is over.
+func (j *job) wake() blk.Instant {
+	switch {
+	case j.ended || j.reread || !j.more():
+		return blk.Never
+	case !j.counting:
+		return j.ramp
 	}
-	if len(j.batch) == 0 {
-		return
-	}
-	j.q.Kick()
-	now := j.clock.Now()
-	for _, slot := range j.batch {
-		j.ios[slot].kicked = now
-	}
-	j.batch = j.batch[:0]
-	j.now = now
+	return j.end
 }
 
-// ready makes held what is to be submitted next; false if there is nothing, or
-// it must wait for a request on the same block.
-func (j *job) ready() bool {
+// turn is how many requests go at once, and when. None, with an instant that has come: j
+// waits for something to come back.
+func (j *job) turn(now blk.Instant) (n int, at blk.Instant) {
+	switch {
+	case j.syncing || len(j.free) == 0 || len(j.free) < j.o.Batch:
+		return 0, now
+	case j.flushDue() && !j.reread:
+		if j.inflight > 0 {
+			return 0, now
+		}
+		return 1, now
+	}
+	n = cmp.Or(j.o.Batch, len(j.free))
+	if j.reread {
+		return n, now
+	}
+	if j.o.ThinkTime > 0 {
+		if j.rested >= j.o.Depth {
+			if j.inflight > 0 {
+				return 0, now
+			}
+			j.rested, j.rest = 0, now+blk.Instant(j.o.ThinkTime)
+		}
+		n = min(n, j.o.Depth-j.rested)
+	}
+	if at = j.rest; j.o.RateIOPS > 0 && at <= now {
+		if n = 1; j.pickNext() {
+			at = j.begun + blk.Instant(j.paced[j.held.Dir]*second/int64(j.o.RateIOPS))
+		}
+	}
+	return n, at
+}
+
+// flushDue is whether the next request is the flush that fsync asks for.
+func (j *job) flushDue() bool {
+	return j.o.Fsync > 0 && j.unsynced >= j.o.Fsync && !j.reread && j.left > 0 && !j.stopped
+}
+
+// pickNext makes held what is to be submitted next; false if there is nothing.
+func (j *job) pickNext() bool {
 	for !j.held.ok {
-		if j.issued >= j.limit || j.stopped {
+		if j.left <= 0 || j.stopped {
 			return false
 		}
-		var h held
-		if j.reread {
-			h.block = uint64(j.issued)
-			j.issued++
-			if g := j.gens[h.block]; g == unwritten || g == unknown {
-				continue
-			}
-		} else {
-			h.dir, h.block = j.pick.Next()
-			j.issued += int64(j.o.BlockSize)
+		if !j.reread {
+			j.held = held{Pick: j.pick.Next(), ok: true}
+			j.left -= int64(j.held.Length)
+			continue
 		}
-		h.ok = true
-		j.held = h
-	}
-	return j.inUse == nil || !j.inUse[j.held.block]
-}
-
-func (j *job) submit() bool {
-	h, slot := j.held, j.free[len(j.free)-1]
-	r := &j.ios[slot]
-	r.dir, r.block, r.issued = h.dir, h.block, j.now
-	op := blk.OpRead
-	if h.dir == Writing {
-		op = blk.OpWrite
-	}
-	if j.gens != nil {
-		r.gen = j.gens[h.block]
-		if h.dir == Writing {
-			r.gen = r.gen%(unknown-1) + 1 // steps over both special values
-			fillSectors(j.q.Buffer(slot).Bytes[:j.o.BlockSize], j.o.Seed, j.sector(h.block), r.gen)
+		block := j.next
+		j.next++
+		j.left--
+		if g := j.gens[block]; g != unwritten && g != unknown {
+			j.held = held{Pick: Pick{Dir: Reading, Offset: int64(block) * int64(j.o.BlockSize), Length: j.o.BlockSize}, ok: true}
 		}
 	}
-	if !j.q.Submit(slot, op, j.sector(h.block), r.data) {
-		return false
-	}
-	if j.inUse != nil {
-		j.inUse[h.block] = true
-	}
-	j.free = j.free[:len(j.free)-1]
-	j.batch = append(j.batch, slot)
-	j.held.ok = false
 	return true
 }
 
-func (j *job) sector(block uint64) blk.Sector {
-	return j.first + blk.Sector(block*uint64(j.o.BlockSize/blk.SectorSize))
+// ready is whether something can be submitted now; it may have to wait for a request on
+// the same block.
+func (j *job) ready() bool {
+	if len(j.free) == 0 || !j.pickNext() {
+		return false
+	}
+	return j.inUse == nil || !j.inUse[j.held.Offset/int64(j.o.BlockSize)]
+}
+
+func (j *job) submit() bool {
+	slot := j.free[len(j.free)-1]
+	r := &j.ios[slot]
+	r.op, r.dir, r.length, r.issued = blk.OpRead, j.held.Dir, j.held.Length, j.d.now
+	r.sector = j.first + blk.Sector(j.held.Offset/blk.SectorSize)
+	if r.dir == Writing {
+		r.op = blk.OpWrite
+	}
+	if len(j.o.Split) > 0 {
+		r.data[0] = j.d.q.Buffer(j.base+slot).Slice(0, r.length)
+	}
+	if j.gens != nil {
+		r.block = uint64(j.held.Offset / int64(j.o.BlockSize))
+		r.gen = j.gens[r.block]
+		if r.dir == Writing {
+			r.gen = r.gen%(unknown-1) + 1 // steps over both special values
+			fillSectors(j.d.q.Buffer(j.base + slot).Bytes[:r.length], j.o.Seed, r.sector, r.gen)
+		}
+	}
+	if !j.d.q.Submit(j.base+slot, r.op, r.sector, r.data) {
+		return false
+	}
+	if j.inUse != nil {
+		j.inUse[r.block] = true
+	}
+	j.take(slot)
+	j.held.ok = false
+	j.paced[r.dir]++
+	j.rested++
+	if r.dir == Writing {
+		j.unsynced++
+	}
+	return true
+}
+
+// flush submits the flush that fsync asks for, if there is room.
+func (j *job) flush() {
+	slot := j.free[len(j.free)-1]
+	if !j.d.q.Submit(j.base+slot, blk.OpFlush, 0, nil) {
+		return
+	}
+	r := &j.ios[slot]
+	r.op, r.dir, r.length, r.issued = blk.OpFlush, Writing, 0, j.d.now
+	j.unsynced, j.syncing = 0, true
+	j.take(slot)
+}
+
+// take makes a submitted request's slot busy.
+func (j *job) take(slot int) {
+	j.free = j.free[:len(j.free)-1]
+	j.unkicked = append(j.unkicked, slot)
+	j.inflight++
+	j.d.inflight++
+}
+
+// kick hands over what was submitted.
+func (j *job) kick() {
+	j.d.q.Kick()
+	now := j.d.clock.Now()
+	for _, slot := range j.unkicked {
+		j.ios[slot].kicked = now
+	}
+	j.unkicked = j.unkicked[:0]
+	j.d.now = now
+}
+
+// more is whether j has something to submit.
+func (j *job) more() bool { return !j.stopped && (j.left > 0 || j.held.ok) }
+
+// give has j submit nothing more.
+func (j *job) give() { j.left, j.held.ok = 0, false }
+
+// settled goes on to the verify pass, or ends j, when all is done and nothing in flight.
+func (j *job) settled() {
+	if j.ended || j.inflight > 0 || j.more() {
+		return
+	}
+	if !j.reread {
+		j.res.Runtime = time.Duration(max(0, j.d.now-j.ramp))
+		if j.o.Verify && j.o.RW.Writes() && !j.stopped {
+			j.reread, j.left = true, int64(j.blocks)
+			j.advance()
+			return
+		}
+	}
+	j.ended = true
+	j.d.left--
 }
 
 // done takes one completion.
 func (j *job) done(d guest.Done) {
-	r := &j.ios[d.Slot]
-	j.free = append(j.free, d.Slot)
+	slot := d.Slot - j.base
+	r := &j.ios[slot]
+	j.free = append(j.free, slot)
+	j.inflight--
+	j.d.inflight--
 	ok := d.Status == blk.StatusOK
+	if r.op == blk.OpFlush {
+		j.syncing = false
+		if !ok {
+			j.failed(r, d)
+		}
+		return
+	}
 	if j.inUse != nil {
 		j.inUse[r.block] = false
 		j.settle(r, d.Slot, ok)
 	}
-	if !ok {
+	switch {
+	case !ok:
 		j.failed(r, d)
-		return
-	}
-	if !j.reread {
-		j.res.Stats[r.dir].Complete(int64(r.issued), int64(r.kicked), int64(j.now), int64(j.o.BlockSize))
+	case !j.reread && j.d.now >= j.ramp:
+		j.res.Stats[r.dir].Complete(int64(r.issued), int64(r.kicked), int64(j.d.now), int64(r.length))
 	}
 }
 
@@ -265,7 +345,7 @@ func (j *job) settle(r *access, slot int, ok bool) {
 		j.gens[r.block] = unknown
 	case ok && r.gen != unwritten && r.gen != unknown:
 		j.res.Verified++
-		err := checkSectors(j.q.Buffer(slot).Bytes[:j.o.BlockSize], j.o.Seed, j.sector(r.block), r.gen)
+		err := checkSectors(j.d.q.Buffer(slot).Bytes[:r.length], j.o.Seed, r.sector, r.gen)
 		if err != nil {
 			j.res.Mismatches++
 			j.fail(unix.EILSEQ, err)
@@ -275,11 +355,7 @@ func (j *job) settle(r *access, slot int, ok bool) {
 
 func (j *job) failed(r *access, d guest.Done) {
 	j.res.Stats[r.dir].Errors++
-	what := "read"
-	if r.dir == Writing {
-		what = "write"
-	}
-	j.fail(unix.EIO, fmt.Errorf("%s of %d bytes at sector %d: %v", what, j.o.BlockSize, j.sector(r.block), d.Status))
+	j.fail(unix.EIO, fmt.Errorf("%v of %d bytes at sector %d: %v", r.op, r.length, r.sector, d.Status))
 }
 
 // fail notes what went wrong; the first failure is the job's error and, unless it

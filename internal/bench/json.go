@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -88,12 +89,22 @@ func (p jsonPercentiles) MarshalJSON() ([]byte, error) {
 
 // WriteJSON prints r as fio would.
 func (r *Result) WriteJSON(w io.Writer, from Origin) error {
+	options := make([]Options, len(r.Jobs))
+	for i := range options {
+		options[i] = r.Options
+	}
+	return WriteReports(w, from, r.Jobs, options)
+}
+
+// WriteReports prints results of jobs with these options, one of each for each job, as fio
+// would.
+func WriteReports(w io.Writer, from Origin, jobs []JobResult, options []Options) error {
 	rep := jsonReport{
 		Version: from.Version, Timestamp: from.Time.Unix(), Millis: from.Time.UnixMilli(),
 		Time: from.Time.Format(time.ANSIC),
 	}
-	for i := range r.Jobs {
-		rep.Jobs = append(rep.Jobs, r.Jobs[i].report(&r.Options))
+	for i := range jobs {
+		rep.Jobs = append(rep.Jobs, jobs[i].report(&options[i]))
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
@@ -163,6 +174,21 @@ func (o *Options) words() map[string]string {
 	set("time_based", "1", o.TimeBased)
 	set("offset", strconv.FormatInt(o.Offset, 10), o.Offset != 0)
 	set("io_size", strconv.FormatInt(o.IOSize, 10), o.IOSize != 0)
+	set("ramp_time", o.RampTime.String(), o.RampTime != 0)
+	set("thinktime", strconv.FormatInt(o.ThinkTime.Microseconds(), 10), o.ThinkTime != 0)
+	set("rate_iops", strconv.Itoa(o.RateIOPS), o.RateIOPS != 0)
+	set("fsync", strconv.Itoa(o.Fsync), o.Fsync != 0)
+	set("iodepth_batch", strconv.Itoa(o.Batch), o.Batch != 0)
+	if len(o.Split) > 0 {
+		var sizes []string
+		for _, s := range o.Split {
+			sizes = append(sizes, fmt.Sprintf("%d/%d", s.BlockSize, s.Percent))
+		}
+		m["bssplit"] = strings.Join(sizes, ":")
+	}
+	if o.Stride != 0 {
+		m["rw"] = fmt.Sprintf("%v:%d", o.RW, o.Stride-int64(o.BlockSize))
+	}
 	set("offset_increment", strconv.FormatInt(o.Increment, 10), o.Increment != 0)
 	set("norandommap", "1", o.NoRandMap)
 	set("verify", "pattern", o.Verify)

@@ -76,6 +76,30 @@ type Options struct {
 	NoRandMap bool          // (norandommap) random blocks may repeat before all were touched
 	Segments  int           // data segments a block is split into, evenly; 0 and 1: one
 
+	// Split (bssplit) draws the size of each request; BlockSize is then the smallest of
+	// them, random requests begin at multiples of it, and where a larger one does not fit
+	// one of it is taken. Stride, if it is not 0, is how many bytes a sequential job goes
+	// from the beginning of one block to that of the next, and around where none would fit;
+	// below 0 it goes backwards, from its region's last block on.
+	Split  []Split
+	Stride int64
+	// Batch (iodepth_batch, and iodepth_batch_complete_min of the same value) is how many
+	// requests are submitted with one kick, as soon as there is room for so many. 0: as
+	// many as there is room for.
+	Batch int
+	// ThinkTime (thinktime) is how long a job rests when what it had in flight has come
+	// back, before it submits again; up to Depth requests at a time, as fio does.
+	ThinkTime time.Duration
+	// RateIOPS (rate_iops) is the most requests a second in either direction; a job that
+	// was held up makes up for it. 0: no limit.
+	RateIOPS int
+	// Fsync (fsync) has a flush follow every so many writes, alone in flight; 0: none. 1
+	// is what sync=1 comes to on such a disk.
+	Fsync int
+	// RampTime (ramp_time) is how long a job runs before anything is counted. Runtime and
+	// the bytes of IOSize count from there.
+	RampTime time.Duration
+
 	// Verify (verify=pattern) writes, into each sector, what it is and when it was
 	// written, checks each read of a block that this run wrote, and reads all
 	// written blocks back in the end. Jobs that write then get equal parts of the
@@ -89,6 +113,12 @@ type Options struct {
 	// Stall is how long a job with requests in flight waits for any completion
 	// before it gives the disk up; 0: 60 s.
 	Stall time.Duration
+}
+
+// Split is one size of requests and its share.
+type Split struct {
+	BlockSize int
+	Percent   int
 }
 
 // DefaultStall is Options.Stall's default.
@@ -105,8 +135,8 @@ func (o *Options) normalize(capacity blk.Sector, queues []Queue) error {
 		return fmt.Errorf("numjobs=%d: not 1 to %d, the disk's queues", o.Jobs, len(queues))
 	case o.Depth > queues[0].Depth():
 		return fmt.Errorf("iodepth=%d: not 1 to %d, the guest's slots", o.Depth, queues[0].Depth())
-	case o.BlockSize > len(queues[0].Buffer(0).Bytes):
-		return fmt.Errorf("bs=%d: above the guest's %d a request", o.BlockSize, len(queues[0].Buffer(0).Bytes))
+	case o.MaxBlock() > len(queues[0].Buffer(0).Bytes):
+		return fmt.Errorf("bs=%d: above the guest's %d a request", o.MaxBlock(), len(queues[0].Buffer(0).Bytes))
 	}
 	return nil
 }
@@ -117,6 +147,11 @@ func (o *Options) Check(capacity blk.Sector) error {
 	o.BlockSize = cmp.Or(o.BlockSize, 4096)
 	o.Depth, o.Jobs, o.Segments = cmp.Or(o.Depth, 1), cmp.Or(o.Jobs, 1), cmp.Or(o.Segments, 1)
 	o.Stall = cmp.Or(o.Stall, DefaultStall)
+	for i, s := range o.Split {
+		if i == 0 || s.BlockSize < o.BlockSize {
+			o.BlockSize = s.BlockSize
+		}
+	}
 	disk := capacity.Bytes()
 	if o.Size == 0 {
 		o.Size = disk - o.Offset
@@ -135,7 +170,55 @@ func (o *Options) Check(capacity blk.Sector) error {
 	case o.Runtime < 0 || o.IOSize < 0 || o.Increment < 0:
 		return fmt.Errorf("runtime, io_size or offset_increment below 0")
 	}
+	if err := o.checkPace(); err != nil {
+		return err
+	}
 	return o.checkRegion(disk)
+}
+
+// checkPace is about when requests go, and about their sizes.
+func (o *Options) checkPace() error {
+	switch {
+	case o.ThinkTime < 0 || o.RampTime < 0:
+		return fmt.Errorf("thinktime=%v, ramp_time=%v: not 0 or more", o.ThinkTime, o.RampTime)
+	case o.RateIOPS < 0 || o.RateIOPS > second:
+		return fmt.Errorf("rate_iops=%d is out of range 0 to %d", o.RateIOPS, second)
+	case o.Fsync < 0:
+		return fmt.Errorf("fsync=%d: not 0 or more", o.Fsync)
+	case o.Batch < 0 || o.Batch > o.Depth:
+		return fmt.Errorf("iodepth_batch=%d: not 0 to %d, the iodepth", o.Batch, o.Depth)
+	case o.RateIOPS > 0 && o.Batch > 1:
+		return fmt.Errorf("iodepth_batch=%d with rate_iops=%d: a batch has no rate; want 1", o.Batch, o.RateIOPS)
+	case o.Stride != 0 && (o.RW.random() || len(o.Split) > 0) || o.Stride%blk.SectorSize != 0:
+		return fmt.Errorf("stride=%d: not a multiple of %d, or not of a sequential job with one size of requests", o.Stride, blk.SectorSize)
+	case len(o.Split) > 0 && o.Segments > 1:
+		return fmt.Errorf("segments=%d with bssplit: not 1", o.Segments)
+	case o.Verify && (o.Stride != 0 || len(o.Split) > 0):
+		return fmt.Errorf("verify with bssplit or a stride: not blocks of one size, one behind the other")
+	}
+	sum := 0
+	for _, s := range o.Split {
+		if s.BlockSize <= 0 || s.BlockSize%blk.SectorSize != 0 || s.Percent < 1 {
+			return fmt.Errorf("bssplit=%d/%d: not a positive multiple of %d, or below 1 per cent", s.BlockSize, s.Percent, blk.SectorSize)
+		}
+		sum += s.Percent
+	}
+	if len(o.Split) > 0 && sum != 100 {
+		return fmt.Errorf("bssplit: %d per cent in all, not 100", sum)
+	}
+	return nil
+}
+
+// second is 10^9 nanoseconds.
+const second = 1_000_000_000
+
+// MaxBlock is the largest request that a job makes, in bytes.
+func (o *Options) MaxBlock() int {
+	n := o.BlockSize
+	for _, s := range o.Split {
+		n = max(n, s.BlockSize)
+	}
+	return n
 }
 
 func (o *Options) checkRegion(disk int64) error {
@@ -149,6 +232,9 @@ func (o *Options) checkRegion(disk int64) error {
 	}
 	if _, size := o.Region(0); size < int64(o.BlockSize) {
 		return fmt.Errorf("size=%d: less than a block of %d bytes for each job", o.Size, o.BlockSize)
+	}
+	if stride := max(o.Stride, -o.Stride); stride > o.Size-int64(o.BlockSize) && stride != 0 {
+		return fmt.Errorf("stride=%d: above size=%d less a block of %d bytes", o.Stride, o.Size, o.BlockSize)
 	}
 	if o.Verify && o.RW.Writes() && o.Increment != 0 && o.Increment < o.Size && o.Jobs > 1 {
 		return fmt.Errorf("offset_increment=%d below size=%d: jobs that verify would overwrite each other", o.Increment, o.Size)

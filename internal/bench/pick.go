@@ -15,46 +15,101 @@ const (
 	directions
 )
 
-// Picker chooses what comes next: the direction and the block. It follows from
-// the seed alone, not from the disk's answers.
+// Picker chooses what comes next: the direction, the place and the size. It follows
+// from the seed alone, not from the disk's answers.
 type Picker struct {
 	rw      RW
 	mixRead int
 	blocks  uint64
+	size    int64 // of the region, in whole blocks
+	unit    int   // of a block
+	split   []Split
+	stride  int64
 	repeat  bool // random blocks may repeat (norandommap)
 	rng     *rand.Rand
-	pos     [directions]uint64 // of a sequential workload: each direction has its own, as fio's
+	pos     [directions]int64 // of a sequential workload: each direction has its own, as fio's
 	order   shuffle
 	taken   uint64 // of a random workload: blocks picked in this pass
 }
 
-// NewPicker is the picker of one job, whose region has so many blocks. Two jobs of a
-// run have different numbers.
-func NewPicker(o *Options, job int, blocks uint64) Picker {
-	rng := rand.New(rand.NewPCG(o.Seed, uint64(job)))
-	return Picker{
-		rw: o.RW, mixRead: o.MixRead, blocks: blocks, repeat: o.NoRandMap,
-		rng: rng, order: newShuffle(blocks, rng.Uint64()),
-	}
+// Pick is what a Picker chose.
+type Pick struct {
+	Dir    Direction
+	Offset int64 // bytes from the front of the job's region
+	Length int   // bytes
 }
 
-// Next is what comes next. A block counts from the front of the job's region.
-func (p *Picker) Next() (Direction, uint64) {
-	dir := Reading
+// NewPicker is the picker of one job with checked options, whose region has so many
+// blocks. Two jobs of a run have different numbers.
+func NewPicker(o *Options, job int, blocks uint64) Picker {
+	rng := rand.New(rand.NewPCG(o.Seed, uint64(job)))
+	p := Picker{
+		rw: o.RW, mixRead: o.MixRead, blocks: blocks, size: int64(blocks) * int64(o.BlockSize), unit: o.BlockSize,
+		split: o.Split, stride: o.Stride, repeat: o.NoRandMap, rng: rng, order: newShuffle(blocks, rng.Uint64()),
+	}
+	for d := range p.pos {
+		p.pos[d] = p.front()
+	}
+	return p
+}
+
+// Next is what comes next.
+func (p *Picker) Next() Pick {
+	n := Pick{Length: p.unit}
 	switch {
 	case p.rw.mixed():
 		if p.rng.IntN(100) >= p.mixRead {
-			dir = Writing
+			n.Dir = Writing
 		}
 	case p.rw.Writes():
-		dir = Writing
+		n.Dir = Writing
 	}
 	if p.rw.random() {
-		return dir, p.nextRandom()
+		n.Offset = int64(p.nextRandom()) * int64(p.unit)
+	} else {
+		n.Offset = p.pos[n.Dir]
 	}
-	block := p.pos[dir]
-	p.pos[dir] = (block + 1) % p.blocks
-	return dir, block
+	if len(p.split) > 0 {
+		n.Length = p.length(p.size - n.Offset)
+	}
+	if !p.rw.random() {
+		p.pos[n.Dir] = p.behind(n)
+	}
+	return n
+}
+
+// length draws the size of a request for which there is so much room.
+func (p *Picker) length(room int64) int {
+	at := p.rng.IntN(100)
+	for _, s := range p.split {
+		if at -= s.Percent; at < 0 {
+			if int64(s.BlockSize) <= room {
+				return s.BlockSize
+			}
+			break
+		}
+	}
+	return p.unit
+}
+
+// front is where a sequential job begins.
+func (p *Picker) front() int64 {
+	if p.stride < 0 {
+		return p.size - int64(p.unit)
+	}
+	return 0
+}
+
+// behind is where a sequential job goes on after n.
+func (p *Picker) behind(n Pick) int64 {
+	next := n.Offset + int64(n.Length)
+	if p.stride != 0 {
+		next = n.Offset + p.stride
+	}
+	if next < 0 || next+int64(p.unit) > p.size {
+		return p.front()
+	}
+	return next
 }
 
 // nextRandom touches every block once before it touches one twice, as fio's

@@ -55,11 +55,11 @@ func Run(ctx context.Context, capacity blk.Sector, queues []Queue, o Options) (*
 	clk := clock.Start()
 	jobs := make([]*job, o.Jobs)
 	for i := range jobs {
-		jobs[i] = newJob(&res.Options, i, queues[i], clk)
+		jobs[i] = newDriver(queues[i], clk).add(&res.Options, i, i, 0)
 	}
 	var wg sync.WaitGroup
 	for _, j := range jobs {
-		wg.Go(func() { j.run(ctx) })
+		wg.Go(func() { j.d.run(ctx) })
 	}
 	wg.Wait()
 	for i, j := range jobs {

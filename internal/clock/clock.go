@@ -32,5 +32,8 @@ func (c Monotonic) Until(t blk.Instant) time.Duration {
 // Sleep waits for d of real time.
 func Sleep(d time.Duration) { time.Sleep(d) }
 
+// Wall is the calendar's time, for the record only.
+func Wall() time.Time { return time.Now() }
+
 // Deadline is the moment d from now, as net wants deadlines.
 func Deadline(d time.Duration) time.Time { return time.Now().Add(d) }

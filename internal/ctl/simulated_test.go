@@ -53,3 +53,28 @@ func TestSimulated(t *testing.T) {
                     us       100  0.1  30.1  30.1
 `, out.String())
 }
+
+// What was issued to an image, on the wire and in describe, and of others nothing.
+func TestRecorded(t *testing.T) {
+	x := &backend.Records{
+		Requests: 1, Sectors: 2, Others: 3, Seeks: 4, SeekSectors: 5, LostSameQueue: 6, LostOtherQueue: 7, LostOtherVM: 8, LostLate: 9,
+	}
+	s := NewStat(0, []DiskStat{{ID: "a", Recorded: x}, {ID: "b"}})
+	got, err := json.Marshal(s.Disks[0].Recorded)
+	require.NoError(t, err)
+	require.JSONEq(t, `{
+		"requests": 1, "sectors": 2, "others": 3, "seeks": 4, "seek_sectors": 5,
+		"lost_same_queue": 6, "lost_other_queue": 7, "lost_other_vm": 8, "lost_late": 9}`, string(got))
+	none, err := json.Marshal(s.Disks[1])
+	require.NoError(t, err)
+	require.NotContains(t, string(none), "recorded")
+	var out bytes.Buffer
+	require.NoError(t, s.Disks[0].Recorded.WriteText(&out))
+	require.Equal(t, `
+  issued  sectors  others  seeks  distance
+       1        2       3      4         5
+
+  lost merges  same queue  other queue  other VM  of them late
+                        6            7         8             9
+`, out.String())
+}

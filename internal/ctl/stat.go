@@ -21,6 +21,7 @@ type DiskCounts struct {
 	Counts
 	Queues    []Counts   `json:"queues"`
 	Simulated *Simulated `json:"simulated,omitempty"` // of a simulated drive only
+	Recorded  *Recorded  `json:"recorded,omitempty"`  // with record=on only
 }
 
 // Counts are of a disk, of a queue or of a domain. The names are QEMU's
@@ -106,7 +107,7 @@ func NewStat(now blk.Instant, disks []DiskStat) *Stat {
 	seen := map[string]bool{}
 	for i := range disks {
 		d := &disks[i]
-		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues)), Simulated: simulated(d.Simulated)}
+		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues)), Simulated: simulated(d.Simulated), Recorded: recorded(d.Recorded)}
 		for q := range d.Queues {
 			one.Queues[q] = counts(&d.Queues[q])
 		}

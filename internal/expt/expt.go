@@ -15,6 +15,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/internal/jobs"
 	"github.com/elevisor/elevisor/sched"
 )
@@ -47,6 +48,7 @@ type Cell struct {
 type Spec struct {
 	Cell
 	Disk string // in backend.Open's words
+	IOPS uint64 // what the disk is slowed down to (backend.NewRate); 0: not
 	Seed uint64 // of the jobs
 	// Trace asks for the first so many requests that reach the disk after the ramp.
 	Trace int
@@ -143,13 +145,16 @@ type Disk struct {
 	LostSameQueue  uint64 `json:"lost_same_queue"`
 	LostCrossQueue uint64 `json:"lost_cross_queue"`
 	LostCrossVM    uint64 `json:"lost_cross_vm"`
+	// LostLate are those of them that arrived when the other had been issued already:
+	// without waiting, no scheduler could have made the two one.
+	LostLate uint64 `json:"lost_late"`
 	// HeadMoves and HeadSeconds are a simulated drive's own count; 0 of others.
 	HeadMoves   uint64  `json:"head_moves"`
 	HeadSeconds float64 `json:"head_seconds"`
 }
 
 // LostWindow is how many issued requests a neighbour is looked for among.
-const LostWindow = 64
+const LostWindow = backend.RecordWindow
 
 // Access is one request on its way to the disk, for the picture of positions over time.
 type Access struct {
@@ -165,13 +170,18 @@ type Access struct {
 type Plan struct {
 	World   string `json:"world"`
 	Disk    string `json:"disk"`
+	IOPS    uint64 `json:"disk_iops,omitempty"` // see Spec
 	Cells   []Cell `json:"cells"`
 	Repeats int    `json:"repeats"`
 	Seed    uint64 `json:"seed"`
 	// Baseline is the cell that others of the same workload are compared with, by its
-	// guest and host scheduler.
+	// guest and host scheduler (Scheduler.String).
 	BaseGuest string `json:"baseline_guest"`
 	BaseHost  string `json:"baseline_host"`
+	// Trace is how many requests of each cell's first run are kept: Spec.Trace of block 0.
+	Trace int `json:"trace"`
+	// Options are the world's own, by their flags: what else the figures depend on.
+	Options map[string]string `json:"options,omitempty"`
 }
 
 // Run is one run's place in the plan and what came of it.
@@ -214,6 +224,7 @@ type CellStats struct {
 	CrossQueuePct, CrossVMPct            Sample // of the host's merges
 	RequestsPerGiB, MeanKiB              Sample // at the disk
 	SeeksPerGiB, MeanSeekMiB, LostPerGiB Sample
+	MissedPerGiB                         Sample // lost merges of requests that were there together
 }
 
 // Sample describes one quantity over runs.

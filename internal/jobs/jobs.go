@@ -9,17 +9,31 @@ import "time"
 type Workload struct {
 	Name string `json:"name"`
 	Jobs []Job  `json:"jobs"`
+	// PerVM has each VM run one of the jobs only, in their order, instead of all.
+	PerVM bool `json:"per_vm,omitempty"`
+}
+
+// Of are the jobs that a VM runs, of VMs that count from 0.
+func (w *Workload) Of(vm int) []Job {
+	if !w.PerVM {
+		return w.Jobs
+	}
+	i := vm % len(w.Jobs)
+	return w.Jobs[i : i+1]
 }
 
 // Job are the words of one job; numjobs makes several of it. Zero values are fio's
 // defaults unless said otherwise. The names in brackets are fio's.
 type Job struct {
-	Name            string        `json:"name"`
-	RW              string        `json:"rw"`               // (rw) read, write, randread, randwrite, rw, randrw
-	BS              int           `json:"bs"`               // (bs) bytes; 4096
-	BSSplit         []Split       `json:"bssplit"`          // (bssplit) of both directions; none: BS
-	IODepth         int           `json:"iodepth"`          // (iodepth)
-	Batch           int           `json:"iodepth_batch"`    // (iodepth_batch) submitted at once; 0: one by one
+	Name    string  `json:"name"`
+	RW      string  `json:"rw"`      // (rw) read, write, randread, randwrite, rw, randrw
+	BS      int     `json:"bs"`      // (bs) bytes; 4096
+	BSSplit []Split `json:"bssplit"` // (bssplit) of both directions; none: BS
+	IODepth int     `json:"iodepth"` // (iodepth)
+	// Batch (iodepth_batch) is how many requests are submitted at once, as soon as there is
+	// room for so many: fio does so with iodepth_batch_complete_min of the same value. 0 and
+	// 1: one by one.
+	Batch           int           `json:"iodepth_batch"`
 	NumJobs         int           `json:"numjobs"`          // (numjobs)
 	Offset          int64         `json:"offset"`           // (offset) bytes
 	OffsetIncrement int64         `json:"offset_increment"` // (offset_increment) bytes
@@ -35,8 +49,11 @@ type Job struct {
 	Direct          bool          `json:"direct"`           // (direct) always 1 but in a real guest
 	Fsync           int           `json:"fsync"`            // (fsync) a flush after so many writes
 	// Stride, if not 0, has a sequential job go on that many bytes after the beginning of
-	// its last block, as fio's rw=read:N does with the length of a block added.
+	// its last block, as fio's rw=read:N does with N = Stride - BS. Below 0 it goes
+	// backwards, from the last block on.
 	Stride int64 `json:"stride"`
+
+	skip int64 // rw's :N, until Check knows the block it stands behind
 }
 
 // Split is one size of bssplit.

@@ -157,7 +157,8 @@ func (r run) job(length Length) sim.Job {
 		o.Size, o.Increment = 0, 0
 	}
 	o.TimeBased, o.Runtime = true, length.Total-length.Ramp
-	return sim.Job{Options: o, RampTime: length.Ramp}
+	o.RampTime = length.Ramp
+	return sim.Job{Options: o}
 }
 
 // costs are what the host takes with a scheduler.

@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/elevisor/elevisor/backend"
@@ -43,7 +44,7 @@ func (d *Daemon) Stat() (list []ctl.DiskStat) {
 		}
 		total, queues := s.device.Stats()
 		x.Add(&device.Stats{Latency: total.Latency})
-		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues, Simulated: s.simulated()})
+		list = append(list, ctl.DiskStat{ID: s.spec.ID, Domain: s.domain.id, Total: total, Queues: queues, Simulated: s.simulated(), Recorded: s.recorded()})
 	}
 	for i, s := range d.disks {
 		list[i].DomainStats = *domains[s.domain]
@@ -56,6 +57,54 @@ func (s *served) simulated() (x *backend.SimStats) {
 	l := s.domain.loops[0]                                   // a simulated drive has no more
 	_ = l.Do(func() { x = l.Simulated(s.image.disk.Index) }) // an ended loop has nothing to say
 	return x
+}
+
+// recorded is what the loops have counted of s's image; nil if nobody asked for it.
+func (s *served) recorded() (x *backend.Records) {
+	for _, l := range slices.Concat(s.domain.loops, s.domain.idle) {
+		_ = l.Do(func() { // an ended loop has nothing to say
+			if r := l.Recorder(s.image.disk.Index); r != nil {
+				if x == nil {
+					x = &backend.Records{}
+				}
+				x.Add(r.Recorded())
+			}
+		})
+	}
+	return x
+}
+
+// Trace has the disk's image keep the next n requests that are issued to it, for Traced.
+// The disk was opened with Record.
+func (d *Daemon) Trace(disk string, n int) error {
+	return d.recorder(disk, func(r backend.Recorder) { r.Trace(n) })
+}
+
+// Traced are the requests kept since Trace; with several loops, the first one's.
+func (d *Daemon) Traced(disk string) (kept []backend.Access, err error) {
+	return kept, d.recorder(disk, func(r backend.Recorder) { kept = r.Traced() })
+}
+
+func (d *Daemon) recorder(disk string, do func(backend.Recorder)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.find(disk)
+	if err != nil {
+		return err
+	}
+	l, found := s.domain.loops[0], false
+	if err := l.Do(func() {
+		if r := l.Recorder(s.image.disk.Index); r != nil {
+			found = true
+			do(r)
+		}
+	}); err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("nothing is recorded of disk %s: it was opened without record=on", disk)
+	}
+	return nil
 }
 
 // Scheduler implements ctl.Control.

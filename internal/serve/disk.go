@@ -41,6 +41,7 @@ type Disk struct {
 	NoLock        bool
 	Domain        string // of that name; Private; default: with the other disks on the same physical disk
 	Prio          blk.Prio
+	Record        bool // count what is issued to the image, seeks and lost merges
 
 	// Slow makes the image as slow as that, for demonstrations and tests: no word on
 	// the command line.
@@ -89,6 +90,7 @@ var diskKeys = []key[Disk]{
 	{"domain", "NAME|private", text(func(d *Disk) *string { return &d.Domain })},
 	{"prio", "rt|be|idle", prio},
 	{"lock", "on|off", flag(func(d *Disk, on bool) { d.NoLock = !on })},
+	{"record", "on|off", flag(func(d *Disk, on bool) { d.Record = on })},
 	{"preset", "NAME (of sim: disks, as is all that follows)", ofDrive("preset")},
 	{"model-file", "FILE", ofDrive("params")},
 	{"backing-file", "FILE|DEVICE", ofDrive("file")},

@@ -34,10 +34,11 @@ func (spec *Disk) options() backend.Options {
 // image opens spec's image, or finds it among those that are open: disks with one
 // path are windows of one image, read-only if all of them are.
 func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
-	path, opts := imagePath(spec.Path), spec.options()
+	path, opts, record := imagePath(spec.Path), spec.options(), spec.Record
 	for _, other := range all {
 		if imagePath(other.Path) == path {
 			opts.ReadOnly = opts.ReadOnly && other.ReadOnly
+			record = record || other.Record && (!anonymous(path) || spec.Shared)
 		}
 	}
 	for _, i := range d.images {
@@ -58,6 +59,9 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	}
 	if spec.Wrap != nil {
 		b = spec.Wrap(b)
+	}
+	if record {
+		b = backend.NewRecord(b)
 	}
 	info := b.Info()
 	i := &image{Image: b, path: path, opts: opts, disk: &blk.Disk{Name: spec.ID, Sectors: info.Sectors, Base: info.Physical.Base}}

@@ -15,7 +15,11 @@ type gate struct {
 
 // Attach implements backend.Image.
 func (g *gate) Attach(h backend.Host) (backend.Backend, error) {
-	inner, err := g.Image.Attach(h)
+	img := g.Image
+	if g.world.o.Record {
+		img = backend.NewRecord(img)
+	}
+	inner, err := img.Attach(h)
 	if err != nil {
 		return nil, err
 	}

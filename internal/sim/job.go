@@ -28,8 +28,8 @@ const failuresKept = 8
 // second is 10^9 nanoseconds.
 const second = 1_000_000_000
 
-// job is one clone of a Job. At most one submission of it is planned at a time: it has
-// one processor.
+// job is one clone of a Job. At most one submission of it, of a request or of a batch, is
+// planned at a time: it has one processor.
 type job struct {
 	o      *Job
 	world  *world
@@ -46,11 +46,13 @@ type job struct {
 	base int
 	free []int32 // slots, less base
 
-	next     access // what is planned, or waits for room
+	batch    []access // room for next
+	next     []access // what is planned, or waits for room
 	planned  bool
 	waits    bool // for room in the block layer or the ring
 	inflight int
-	batch    int         // submitted since the last rest
+	syncing  bool        // a flush is in flight
+	rested   int         // submitted since the last rest
 	unsynced int         // writes since the last flush
 	paced    [2]int64    // requests so far, by direction
 	left     int64       // bytes to submit
@@ -69,6 +71,7 @@ type job struct {
 // access is a request of a job.
 type access struct {
 	op     blk.Op
+	length int
 	sector blk.Sector
 	issued blk.Instant
 	data   []guest.Buf
@@ -81,7 +84,7 @@ func (w *world) newJob(o *Job, v *vm, clone int) *job {
 	j := &job{
 		o: o, world: w, vm: v, number: n, first: blk.Sector(offset / blk.SectorSize), blocks: blocks,
 		pick: bench.NewPicker(&o.Options, n, blocks), random: *rand.NewPCG(o.Seed, ^uint64(n)),
-		ios: make([]access, o.Depth), free: make([]int32, 0, o.Depth),
+		ios: make([]access, o.Depth), free: make([]int32, 0, o.Depth), batch: make([]access, 0, max(o.Batch, 1)),
 		left: math.MaxInt64, ramp: blk.Instant(o.RampTime), end: blk.Never,
 		res: bench.JobResult{Index: n},
 	}
@@ -111,7 +114,7 @@ func (j *job) drive(q queue, base int) {
 	part := j.o.BlockSize / j.o.Segments
 	for i := range j.ios {
 		j.free = append(j.free, int32(len(j.ios)-1-i)) // the lowest is taken first
-		buf := q.Buffer(base + i)
+		buf := q.Buffer(base + i)                      // the whole of it with Split: submit cuts it
 		for s := range j.o.Segments {
 			j.ios[i].data = append(j.ios[i].data, buf.Slice(s*part, (s+1)*part))
 		}
@@ -132,20 +135,16 @@ func (j *job) plan(now blk.Instant) {
 		return
 	}
 	flush := j.flushDue()
-	think := j.o.ThinkTime > 0 && j.batch >= j.o.Depth
-	if (flush || think) && j.inflight > 0 {
+	think := j.o.ThinkTime > 0 && j.rested >= j.o.Depth
+	if (flush || think || j.syncing) && j.inflight > 0 || len(j.free) < j.o.Batch {
 		return
 	}
 	at := max(now, j.idle)
 	if think {
 		at += blk.Instant(j.o.ThinkTime)
-		j.batch = 0
+		j.rested = 0
 	}
-	j.choose(flush)
-	at += j.cost(j.next.op)
-	if !flush {
-		at = max(at, j.paceOf(j.next.op))
-	}
+	at = j.choose(flush, at)
 	if at >= j.end {
 		j.timeUp()
 		return
@@ -159,18 +158,28 @@ func (j *job) flushDue() bool {
 	return j.o.Fsync > 0 && j.unsynced >= j.o.Fsync
 }
 
-// choose makes next what comes next.
-func (j *job) choose(flush bool) {
+// choose makes next what comes next, from at on, and says when that can be submitted.
+func (j *job) choose(flush bool, at blk.Instant) blk.Instant {
 	if flush {
-		j.next = access{op: blk.OpFlush}
-		return
+		j.next = append(j.batch[:0], access{op: blk.OpFlush})
+		return at + j.cost(blk.OpFlush)
 	}
-	dir, block := j.pick.Next()
-	j.next = access{op: blk.OpRead, sector: j.first + blk.Sector(block*uint64(j.o.BlockSize/blk.SectorSize))}
-	if dir == bench.Writing {
-		j.next.op = blk.OpWrite
+	j.next = j.batch[:0]
+	for unsynced := j.unsynced; len(j.next) < cap(j.batch) && j.left > 0; {
+		pick := j.pick.Next()
+		next := access{op: blk.OpRead, length: pick.Length, sector: j.first + blk.Sector(pick.Offset/blk.SectorSize)}
+		if pick.Dir == bench.Writing {
+			next.op = blk.OpWrite
+			unsynced++
+		}
+		j.left -= int64(pick.Length)
+		j.next = append(j.next, next)
+		at += j.cost(next.op)
+		if j.o.Fsync > 0 && unsynced >= j.o.Fsync || j.o.ThinkTime > 0 && j.rested+len(j.next) >= j.o.Depth {
+			break
+		}
 	}
-	j.left -= int64(j.o.BlockSize)
+	return max(at, j.paceOf(j.next[0].op)) // a batch has no pace
 }
 
 // cost is what the processor needs for the next request.
@@ -208,33 +217,46 @@ func direction(op blk.Op) bench.Direction {
 	return bench.Writing
 }
 
-// submit puts what was planned into the block layer or the ring; false: it waits for
-// room there.
+// submit puts what was planned into the block layer or the ring; false: it, or the rest
+// of it, waits for room there.
 func (j *job) submit(now blk.Instant) bool {
+	for len(j.next) > 0 {
+		if !j.submitOne(now, j.next[0]) {
+			return false
+		}
+		j.next = j.next[1:]
+	}
+	return true
+}
+
+func (j *job) submitOne(now blk.Instant, next access) bool {
 	slot := int(j.free[len(j.free)-1])
 	r := &j.ios[slot]
-	data := r.data
-	if j.next.op == blk.OpFlush {
-		data = nil
-	} else if j.next.op == blk.OpWrite && j.world.o.Fill != nil {
-		j.world.o.Fill(j.number, j.next.sector, j.q.Buffer(j.base + slot).Bytes[:j.o.BlockSize])
+	if len(j.o.Split) > 0 {
+		r.data[0] = j.q.Buffer(j.base+slot).Slice(0, next.length)
 	}
-	if !j.q.Submit(j.base+slot, j.next.op, j.next.sector, data) {
+	data := r.data
+	if next.op == blk.OpFlush {
+		data = nil
+	} else if next.op == blk.OpWrite && j.world.o.Fill != nil {
+		j.world.o.Fill(j.number, next.sector, j.q.Buffer(j.base + slot).Bytes[:next.length])
+	}
+	if !j.q.Submit(j.base+slot, next.op, next.sector, data) {
 		return false
 	}
-	r.op, r.sector, r.issued = j.next.op, j.next.sector, now
+	r.op, r.sector, r.length, r.issued = next.op, next.sector, next.length, now
 	j.free = j.free[:len(j.free)-1]
 	j.inflight++
 	j.idle = now
 	switch r.op {
 	case blk.OpFlush:
-		j.unsynced = 0
+		j.unsynced, j.syncing = 0, true
 		return true
 	case blk.OpWrite:
 		j.unsynced++
 	}
 	j.paced[direction(r.op)]++
-	j.batch++
+	j.rested++
 	return true
 }
 
@@ -245,16 +267,17 @@ func (j *job) done(now blk.Instant, d guest.Done) {
 	j.free = append(j.free, int32(slot))
 	j.inflight--
 	j.back = now
+	j.syncing = j.syncing && r.op != blk.OpFlush
 	switch {
 	case d.Status != blk.StatusOK:
 		j.failed(unix.EIO, r, fmt.Errorf("%v", d.Status))
 	case r.op == blk.OpRead && j.world.o.Check != nil:
-		if err := j.world.o.Check(j.number, r.sector, j.q.Buffer(d.Slot).Bytes[:j.o.BlockSize]); err != nil {
+		if err := j.world.o.Check(j.number, r.sector, j.q.Buffer(d.Slot).Bytes[:r.length]); err != nil {
 			j.failed(unix.EILSEQ, r, err)
 		}
 	}
 	if d.Status == blk.StatusOK && r.op != blk.OpFlush && now >= j.ramp {
-		j.res.Stats[direction(r.op)].Complete(int64(r.issued), int64(r.issued), int64(now), int64(j.o.BlockSize))
+		j.res.Stats[direction(r.op)].Complete(int64(r.issued), int64(r.issued), int64(now), int64(r.length))
 	}
 	j.plan(now)
 }
@@ -266,7 +289,7 @@ func (j *job) failed(errno unix.Errno, r *access, err error) {
 		j.res.Errno = errno
 	}
 	if len(j.res.Failures) < failuresKept {
-		j.res.Failures = append(j.res.Failures, fmt.Errorf("%v of %d bytes at sector %d: %w", r.op, j.o.BlockSize, r.sector, err))
+		j.res.Failures = append(j.res.Failures, fmt.Errorf("%v of %d bytes at sector %d: %w", r.op, r.length, r.sector, err))
 	}
 	j.stopped = j.stopped || !j.o.ContinueOnError
 }

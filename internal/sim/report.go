@@ -140,16 +140,9 @@ func (r *Result) drive() *driveReport {
 // words are the options that bench does not have, as fio would have been given them.
 func (j *Job) words() map[string]string {
 	m := map[string]string{}
-	set := func(key, value string, given bool) {
-		if given {
-			m[key] = value
-		}
+	if j.Loops != 0 {
+		m["loops"] = strconv.Itoa(j.Loops)
 	}
-	set("thinktime", strconv.FormatInt(j.ThinkTime.Microseconds(), 10), j.ThinkTime != 0)
-	set("rate_iops", strconv.Itoa(j.RateIOPS), j.RateIOPS != 0)
-	set("fsync", strconv.Itoa(j.Fsync), j.Fsync != 0)
-	set("loops", strconv.Itoa(j.Loops), j.Loops != 0)
-	set("ramp_time", j.RampTime.String(), j.RampTime != 0)
 	return m
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
+	drives "github.com/elevisor/elevisor/backend/sim"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/bench"
@@ -20,7 +21,9 @@ type Result struct {
 	Results []bench.JobResult
 	VMs     []VMResult
 	Host    device.DomainStats // without latencies
-	Drive   *backend.SimStats  // of a simulated drive, the ramp included; nil: it is none
+	Drive   *backend.SimStats  // of a simulated drive; nil: it is none
+	Record  *backend.Records   // with Options.Record
+	Kept    []backend.Access   // the first Options.Keep after the ramp, in the world's time
 
 	Elapsed time.Duration // virtual time, from the end of the ramp to the last job's end
 }
@@ -42,11 +45,19 @@ type counts struct {
 	guests []guest.BlockStats
 	disks  []device.Stats
 	queues [][]device.Stats
+	drive  drives.Stats
+	record backend.Records
 }
 
 // count copies all counts.
 func (w *world) count() counts {
 	c := counts{host: w.loop.Stats()}
+	if d, ok := w.disk.(backend.Simulated); ok {
+		c.drive = d.Simulated().Model
+	}
+	if r, ok := w.disk.(backend.Recorder); ok {
+		c.record = r.Recorded()
+	}
 	for _, v := range w.vms {
 		var g guest.BlockStats
 		if v.block != nil {
@@ -71,7 +82,12 @@ func (w *world) result() *Result {
 	subtractCounters(&r.Host.Counters, &was.host.Counters)
 	if d, ok := w.disk.(backend.Simulated); ok {
 		s := d.Simulated()
+		subtractDrive(&s.Model, &was.drive)
 		r.Drive = &s
+	}
+	if d, ok := w.disk.(backend.Recorder); ok {
+		s := now.record.Since(was.record)
+		r.Record, r.Kept = &s, d.Traced()
 	}
 	for i := range w.vms {
 		v := VMResult{Guest: now.guests[i], Device: now.disks[i], Queues: now.queues[i]}
@@ -125,6 +141,21 @@ func subtractMerges(s, was *sched.MergeStats) {
 		s.Refused[why] -= was.Refused[why]
 	}
 	s.Sectors -= was.Sectors
+}
+
+func subtractDrive(s, was *drives.Stats) {
+	for op := range blk.OpCount {
+		s.Commands[op] -= was.Commands[op]
+		s.Sectors[op] -= was.Sectors[op]
+	}
+	s.Hits -= was.Hits
+	s.Streamed -= was.Streamed
+	s.Seeks -= was.Seeks
+	s.SeekSum -= was.SeekSum
+	s.HeadTime -= was.HeadTime
+	s.Switches -= was.Switches
+	s.Destaged -= was.Destaged
+	s.Stalls -= was.Stalls
 }
 
 // subtractCounters leaves what is no count, but a longest time.

@@ -15,6 +15,7 @@ package sim
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -40,6 +41,10 @@ type Options struct {
 	Costs Costs
 	Seed  uint64 // of all that is random; a job with a seed of its own uses that
 
+	// Record counts what reaches the disk, and keeps the first Keep reads and writes of it
+	// after the ramp.
+	Record bool
+	Keep   int
 	// Trace is called for every request, or head of a group, that reaches the disk. r is
 	// lent.
 	Trace func(now blk.Instant, r *blk.Request)
@@ -67,6 +72,8 @@ type VM struct {
 
 	// Guest is the block layer in the guest; nil: jobs drive the virtqueues themselves.
 	Guest *guest.BlockOptions
+	// GuestKnobs are of that block layer's scheduler, in this order.
+	GuestKnobs []Knob
 	// Jobs run at once. Of all their clones (numjobs), counted through, the i-th drives
 	// queue i % NumQueues.
 	Jobs []Job
@@ -79,21 +86,9 @@ type VM struct {
 type Job struct {
 	bench.Options
 
-	// ThinkTime (thinktime) is how long a job rests when what it had in flight has come
-	// back, before it submits again; up to iodepth requests at a time, as fio does.
-	ThinkTime time.Duration
-	// RateIOPS (rate_iops) is the most requests a second in either direction; a job that
-	// was held up makes up for it. 0: no limit.
-	RateIOPS int
-	// Fsync (fsync) has a flush follow every so many writes, alone in flight; 0: none. 1
-	// is what sync=1 comes to on such a disk.
-	Fsync int
 	// Loops (loops) is how often a job goes through its region, unless it has an IOSize;
 	// default 1.
 	Loops int
-	// RampTime (ramp_time) is how long a job runs before anything is counted. Runtime and
-	// the bytes of IOSize count from there.
-	RampTime time.Duration
 }
 
 // Costs are what a request takes of processor time, beside the disk's. Each is drawn
@@ -131,7 +126,10 @@ func DefaultDepth(scheduler string) int {
 // Run runs o to its end: until all jobs have ended and nothing is in flight. The error
 // is about o, or says that the world stands still; what went wrong at the disk is in the
 // result.
-func Run(o Options) (*Result, error) {
+func Run(o Options) (*Result, error) { return RunContext(context.Background(), o) }
+
+// RunContext is Run; a cancelled ctx ends it early, with ctx's error.
+func RunContext(ctx context.Context, o Options) (*Result, error) {
 	img := o.Image
 	if img == nil {
 		opened, err := backend.Open(o.Disk, backend.Options{Discard: true})
@@ -146,7 +144,7 @@ func Run(o Options) (*Result, error) {
 		return nil, err
 	}
 	defer w.close()
-	if err := w.run(); err != nil {
+	if err := w.run(ctx); err != nil {
 		return nil, err
 	}
 	return w.result(), nil
@@ -202,12 +200,8 @@ func (j *Job) check(capacity blk.Sector, seed uint64) error {
 	switch {
 	case j.Verify:
 		return fmt.Errorf("verify does not go with virtual time")
-	case j.ThinkTime < 0 || j.RampTime < 0:
-		return fmt.Errorf("thinktime=%v, ramp_time=%v: not 0 or more", j.ThinkTime, j.RampTime)
-	case j.RateIOPS < 0 || j.RateIOPS > second:
-		return fmt.Errorf("rate_iops=%d is out of range 0 to %d", j.RateIOPS, second)
-	case j.Fsync < 0 || j.Loops < 0:
-		return fmt.Errorf("fsync=%d, loops=%d: not 0 or more", j.Fsync, j.Loops)
+	case j.Loops < 0:
+		return fmt.Errorf("loops=%d: not 0 or more", j.Loops)
 	}
 	return nil
 }

@@ -170,6 +170,37 @@ func TestRampIsDropped(t *testing.T) {
 	assert.Equal(t, 100*ms, r.Elapsed)
 }
 
+// What reaches the disk is recorded without the ramp, and changes nothing of the run.
+func TestRecord(t *testing.T) {
+	const spec = "sim:hdd,preset=generic7200,file=null:size=16t,seed=3"
+	j := load(bench.Read, 1, 300*ms)
+	j.RampTime, j.Jobs, j.Size, j.Increment = 100*ms, 2, 1<<30, 1<<30
+	run := func(record bool) *Result {
+		return mustRun(t, Options{
+			Disk: spec, Seed: 1, Record: record, Keep: 10, Costs: Costs{PerRead: 20 * us},
+			VMs: []VM{{NumQueues: 2, Jobs: []Job{j}}},
+		})
+	}
+	r, plain := run(true), run(false)
+	require.NotNil(t, r.Record)
+	require.Nil(t, plain.Record)
+	assert.Equal(t, plain.Results, r.Results)
+	assert.Equal(t, plain.Host, r.Host)
+	assert.Equal(t, plain.Drive, r.Drive)
+
+	commands := r.Drive.Model.Commands[blk.OpRead]
+	assert.InDelta(t, r.Host.Op[blk.OpRead].IOs, r.Record.Requests, 2, "of two jobs, what is in flight at the end of the ramp")
+	assert.Equal(t, commands, r.Record.Requests)
+	assert.Equal(t, 8*commands, r.Record.Sectors)
+
+	assert.InDelta(t, r.Record.Requests, r.Record.Seeks, 5, "two jobs take turns")
+	assert.InDelta(t, r.Record.Requests, r.Record.LostSameQueue, 1, "sequential at depth 1: each follows one of its own queue")
+	assert.Equal(t, r.Record.Lost(), r.Record.LostLate, "which was done before it came")
+	require.Len(t, r.Kept, 10)
+	assert.GreaterOrEqual(t, r.Kept[0].At, blk.Instant(100*ms))
+	assert.Less(t, r.Kept[9].At, blk.Instant(150*ms))
+}
+
 // A copy runs until its bytes are done, and says how long that took.
 func TestBytesLimit(t *testing.T) {
 	for _, c := range []struct {

@@ -91,7 +91,7 @@ func guestFor(o *VM, jobs []*job) guest.Options {
 	depths := make([]int, o.NumQueues)
 	for i, j := range jobs {
 		depths[i%o.NumQueues] += j.o.Depth
-		g.MaxIO = max(g.MaxIO, j.o.BlockSize)
+		g.MaxIO = max(g.MaxIO, j.o.MaxBlock())
 		g.Segments = max(g.Segments, j.o.Segments)
 	}
 	g.Depth = slices.Max(append(depths, 1))
@@ -107,6 +107,11 @@ func (v *vm) connect(o *VM, jobs []*job) (err error) {
 	if o.Guest != nil {
 		if v.block, err = guest.NewBlock(rings, *o.Guest); err != nil {
 			return err
+		}
+		for _, k := range o.GuestKnobs {
+			if err := v.block.Scheduler().Set(k.Key, k.Value); err != nil {
+				return fmt.Errorf("guest: %w", err)
+			}
 		}
 		v.lines = []line{{queue: v.block, rings: rings, jobs: make([]*job, v.block.Depth())}}
 	} else {
@@ -185,8 +190,13 @@ func (v *vm) tryFull() {
 
 // submit submits what j has planned.
 func (v *vm) submit(j *job) {
-	if j.submit(v.world.now) {
-		j.line.kick = true
+	had := len(j.next)
+	done := j.submit(v.world.now)
+	j.line.kick = j.line.kick || len(j.next) < had
+	if j.o.Batch > 0 { // a batch is its submitter's: nobody adds to it
+		v.kick()
+	}
+	if done {
 		j.plan(v.world.now)
 		return
 	}

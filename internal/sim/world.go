@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -96,14 +97,17 @@ func (w *world) makeLoop(img backend.Image) error {
 
 // run is the run. At one instant, first the disk and the loop do what they have to, then
 // the block layers in the guests, then the jobs, by number, and then the loop again.
-func (w *world) run() error {
+func (w *world) run(ctx context.Context) error {
 	if err := w.step(); err != nil {
 		return err
 	}
 	for _, j := range w.jobs {
 		j.plan(0)
 	}
-	for same := 0; w.left > 0; same++ {
+	for same, n := 0, uint64(0); w.left > 0; same, n = same+1, n+1 {
+		if n%instantsAsk == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		t := min(w.wake, w.due.first())
 		for _, v := range w.vms {
 			t = min(t, v.wake)
@@ -112,7 +116,7 @@ func (w *world) run() error {
 			return fmt.Errorf("the world stands still at %d ns: %d jobs have not ended, and nothing would happen any more", w.now, w.left)
 		}
 		if t >= w.ramp && !w.ramped {
-			w.ramped, w.before = true, w.count()
+			w.rampEnds()
 		}
 		if t > w.now {
 			w.now, same = t, 0
@@ -125,6 +129,14 @@ func (w *world) run() error {
 		}
 	}
 	return nil
+}
+
+// rampEnds begins what is counted.
+func (w *world) rampEnds() {
+	w.ramped, w.before = true, w.count()
+	if r, ok := w.disk.(backend.Recorder); ok {
+		r.Trace(w.o.Keep)
+	}
 }
 
 // instant is all that happens now.
@@ -153,6 +165,9 @@ func (w *world) instant() error {
 	}
 	return nil
 }
+
+// instantsAsk is after how many instants a run asks whether it is still wanted.
+const instantsAsk = 1 << 12
 
 // stepsMax is how often a loop may want to be stepped at one instant, and instantsMax how
 // often something may happen at one: beyond that, time stands still.

@@ -45,6 +45,7 @@ var layers = map[string][]string{
 	"internal/vm":      {"internal/qmp"},
 	"internal/stats":   {},
 	"internal/report":  {"internal/expt", "internal/jobs", "internal/report", "internal/stats", "sched"},
+	"internal/jobs":    {"internal/bench"},
 }
 
 // pure packages have one history of answers for one history of calls: what would

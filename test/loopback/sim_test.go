@@ -58,7 +58,7 @@ func TestSimulatedDrive(t *testing.T) {
 func TestSimulatedDrive_windows(t *testing.T) {
 	dir := t.TempDir()
 	var disks []serve.Disk
-	for _, words := range []string{"id=a,size=8M", "id=b,offset=8M"} {
+	for _, words := range []string{"id=a,size=8M", "id=b,offset=8M,record=on"} {
 		d, err := serve.ParseDisk("path=sim:hdd?preset=hd155ui&size=16M&drive=one,num-queues=2," + words + ",socket=" + filepath.Join(dir, words[3:4]))
 		require.NoError(t, err)
 		disks = append(disks, d)
@@ -68,6 +68,7 @@ func TestSimulatedDrive_windows(t *testing.T) {
 		require.EqualValues(t, 8<<20, d.Bytes)
 		require.Equal(t, daemon.List()[0].Domain, d.Domain)
 	}
+	require.NoError(t, daemon.Trace("b", 3))
 	for b, d := range disks {
 		g := connect(t, d.Socket, guest.Options{Queues: 1, Depth: 2})
 		q := g.Queues()[0]
@@ -93,6 +94,25 @@ func TestSimulatedDrive_windows(t *testing.T) {
 	stat := ctl.NewStat(0, daemon.Stat())
 	require.Equal(t, stat.Disks[0].Simulated, stat.Disks[1].Simulated)
 	require.EqualValues(t, 2, stat.Disks[0].Simulated.Commands["write"])
+
+	require.Equal(t, stat.Disks[0].Recorded, stat.Disks[1].Recorded, "it is the image that is recorded")
+	require.EqualValues(t, 6, stat.Disks[0].Recorded.Requests)
+	require.EqualValues(t, 6*block/blk.SectorSize, stat.Disks[0].Recorded.Sectors)
+	traced, err := daemon.Traced("a")
+	require.NoError(t, err)
+	require.Len(t, traced, 3)
+	require.Equal(t, blk.OpWrite, traced[1].Op)
+}
+
+// What was not asked for is not recorded, and whoever wants it is told the word.
+func TestRecord_off(t *testing.T) {
+	d, err := serve.ParseDisk("path=null:size=1M,id=d,record=off,socket=" + filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, err)
+	daemon := serveHere(t, []serve.Disk{d})
+	require.Nil(t, daemon.Stat()[0].Recorded)
+	require.ErrorContains(t, daemon.Trace("d", 1), "nothing is recorded of disk d: it was opened without record=on")
+	_, err = daemon.Traced("x")
+	require.ErrorContains(t, err, `there is no disk "x"`)
 }
 
 // A drive has one queue: a domain of several loops is refused.

@@ -123,7 +123,7 @@ func newWorld(o Options) (*world, error) {
 // Environment implements expt.World.
 func (w *world) Environment() map[string]string {
 	env := maps.Clone(w.env)
-	maps.Copy(env, hostEnvironment())
+	maps.Copy(env, expt.Environment())
 	if w.o.Attach != "" {
 		env["guest"] = "a running VM: " + w.o.Attach
 		return env

@@ -1,4 +1,4 @@
-package qemu
+package expt
 
 import (
 	"os"
@@ -9,8 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostEnvironment describes the machine; what it does not tell is left out.
-func hostEnvironment() map[string]string {
+// Environment describes the machine that we are on: kernel, processor, cores, governor,
+// load and Go's version; what it does not tell is left out. Worlds in real time begin
+// theirs with it.
+func Environment() map[string]string {
 	env := map[string]string{"cpus": strconv.Itoa(runtime.NumCPU()), "go": runtime.Version()}
 	note := func(key, value string) {
 		if value != "" {

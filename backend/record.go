@@ -1,0 +1,195 @@
+package backend
+
+import "github.com/elevisor/elevisor/blk"
+
+// RecordWindow is among how many issued requests a neighbour is looked for.
+const RecordWindow = 64
+
+// Recorder is a Backend that remembers what was asked of it. Like the rest of a Backend
+// it is for the loop's goroutine.
+type Recorder interface {
+	Backend
+	// Recorded copies the counts so far; what happened between two copies is the later
+	// one's [Records.Since] the earlier one.
+	Recorded() Records
+	// Trace keeps the next n reads and writes, and forgets what it kept before.
+	Trace(n int)
+	// Traced copies what was kept, the oldest first.
+	Traced() []Access
+}
+
+// Records count the reads and writes that reached an image through one loop, in the
+// order in which they were issued; a merged group is one. With several loops there is
+// no such order: each has its own.
+type Records struct {
+	Requests uint64
+	Sectors  uint64
+	Others   uint64 // flushes, discards and write-zeroes, which are counted nowhere else
+
+	// Seeks do not begin where the request before them ended, in either direction;
+	// SeekSectors are the distances from there, summed up.
+	Seeks       uint64
+	SeekSectors uint64
+
+	// Lost merges are requests that adjoin, at either end, one of the RecordWindow
+	// issued before them in the same direction, by who the two are to each other. Each
+	// counts once, with the neighbour that was issued last.
+	LostSameQueue  uint64
+	LostOtherQueue uint64 // of the same device
+	LostOtherVM    uint64
+	// LostLate are those among them that were not there yet when the neighbour was
+	// issued: without waiting, no scheduler could have made the two one.
+	LostLate uint64
+}
+
+// Lost is the number of lost merges.
+func (r *Records) Lost() uint64 { return r.LostSameQueue + r.LostOtherQueue + r.LostOtherVM }
+
+// Since is what was counted after before was copied.
+func (r Records) Since(before Records) Records {
+	return Records{
+		Requests: r.Requests - before.Requests, Sectors: r.Sectors - before.Sectors, Others: r.Others - before.Others,
+		Seeks: r.Seeks - before.Seeks, SeekSectors: r.SeekSectors - before.SeekSectors,
+		LostSameQueue: r.LostSameQueue - before.LostSameQueue, LostOtherQueue: r.LostOtherQueue - before.LostOtherQueue,
+		LostOtherVM: r.LostOtherVM - before.LostOtherVM, LostLate: r.LostLate - before.LostLate,
+	}
+}
+
+// Add adds what another loop has counted of the same image.
+func (r *Records) Add(o Records) { *r = r.Since(Records{}.Since(o)) } // modulo 2^64
+
+// Access is one read or write on its way to the disk.
+type Access struct {
+	At      blk.Instant // when it was issued
+	Sector  blk.Sector  // in the image
+	Sectors blk.Sector
+	Source  blk.Source // of its first part
+	Op      blk.Op
+}
+
+// NewRecord makes an Image whose Backends are [Recorder]s, and in everything else inner's:
+// it takes no time, and a Backend that is [Simulated] still is. To see what a loop
+// issues, it is the outermost decorator.
+func NewRecord(inner Image) Image {
+	return &decorated{inner, func(b Backend, _ Host) Backend {
+		r := &recording{Backend: b}
+		if drive, ok := b.(Simulated); ok {
+			return &recordedDrive{r, drive}
+		}
+		return r
+	}}
+}
+
+// recordedDrive passes the inner Backend's second face on.
+type recordedDrive struct {
+	*recording
+	drive Simulated
+}
+
+// Simulated implements Simulated.
+func (r *recordedDrive) Simulated() SimStats { return r.drive.Simulated() }
+
+// recording counts on the way. Nothing is allocated but by Trace and Traced.
+type recording struct {
+	Backend
+	counts Records
+	window [RecordWindow]extent // a ring; the newest stands before next
+	next   int
+	known  int // entries of window
+	trace  []Access
+}
+
+// extent is one issued request, as far as neighbours need to know it. Where merged
+// parts came from different queues, its two ends differ in who they are.
+type extent struct {
+	start, end  blk.Sector
+	first, last blk.Source  // of its lowest and its highest part
+	since, till blk.Instant // when these arrived
+	at          blk.Instant // when it was issued
+	op          blk.Op
+}
+
+// Submit implements Backend. r is looked at before it is given away.
+func (r *recording) Submit(now blk.Instant, q *blk.Request) bool {
+	if q.Op != blk.OpRead && q.Op != blk.OpWrite {
+		if !r.Backend.Submit(now, q) {
+			return false
+		}
+		r.counts.Others++
+		return true
+	}
+	x := extent{start: q.Sector, end: q.Sector, first: q.Source, since: q.Arrive, at: now, op: q.Op}
+	for part := q; part != nil; part = part.Merged {
+		x.end += part.Sectors
+		x.last, x.till = part.Source, part.Arrive
+	}
+	if !r.Backend.Submit(now, q) {
+		return false
+	}
+	r.note(&x)
+	return true
+}
+
+func (r *recording) note(x *extent) {
+	c := &r.counts
+	c.Requests++
+	c.Sectors += uint64(x.end - x.start)
+	if r.known > 0 {
+		if head := r.newest(0).end; x.start != head {
+			c.Seeks++
+			c.SeekSectors += uint64(max(x.start, head) - min(x.start, head))
+		}
+	}
+	r.lose(x)
+	r.window[r.next] = *x
+	r.next = (r.next + 1) % RecordWindow
+	r.known = min(r.known+1, RecordWindow)
+	if len(r.trace) < cap(r.trace) {
+		r.trace = append(r.trace, Access{At: x.at, Sector: x.start, Sectors: x.end - x.start, Source: x.first, Op: x.op})
+	}
+}
+
+// newest is the i-th newest of the window.
+func (r *recording) newest(i int) *extent {
+	return &r.window[(r.next-1-i+2*RecordWindow)%RecordWindow]
+}
+
+// lose looks for the newest neighbour of x in its direction.
+func (r *recording) lose(x *extent) {
+	for i := range r.known {
+		n := r.newest(i)
+		switch {
+		case n.op != x.op:
+		case n.end == x.start:
+			r.lost(n.last, x.first, x.since > n.at)
+			return
+		case n.start == x.end:
+			r.lost(n.first, x.last, x.till > n.at)
+			return
+		}
+	}
+}
+
+func (r *recording) lost(a, b blk.Source, late bool) {
+	c := &r.counts
+	switch {
+	case a.Device != b.Device:
+		c.LostOtherVM++
+	case a.Queue != b.Queue:
+		c.LostOtherQueue++
+	default:
+		c.LostSameQueue++
+	}
+	if late {
+		c.LostLate++
+	}
+}
+
+// Recorded implements Recorder.
+func (r *recording) Recorded() Records { return r.counts }
+
+// Trace implements Recorder.
+func (r *recording) Trace(n int) { r.trace = make([]Access, 0, max(n, 0)) }
+
+// Traced implements Recorder.
+func (r *recording) Traced() []Access { return append([]Access(nil), r.trace...) }

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/report"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// compareFlags are what an experiment is made of, and where its results go.
+type compareFlags struct {
+	matrix matrixFlags
+	worlds worldFlags
+
+	output, resume, format string
+	from, against          string
+	verbose                bool
+}
+
+func newCompare() *cobra.Command {
+	f := &compareFlags{}
+	c := &cobra.Command{
+		Use:   "compare [WORD=VALUE...]",
+		Short: "compare I/O schedulers in the guest with I/O schedulers in the host",
+		Long: `Runs every guest scheduler with every host scheduler on every workload, many times in
+random order, and says which differences are none of chance.
+
+A workload is a preset (--preset), a fio job file (--jobfile) or fio's words, such as
+rw=randread bs=4k iodepth=16 runtime=4. A scheduler may have knobs:
+timeslice:slice_by=queue+time_slice_us=500. Each combination is run --repeats times, in
+blocks: a block holds every pair of schedulers once, in an order that --seed draws, and
+all of a block see the same requests.
+
+Worlds: sim is virtual time, and the same command gives the same figures again; loopback
+is real time, with the built-in guest on a real vhost-user socket; qemu is a real VM.
+
+With --output, each run is kept as soon as it has finished: what was interrupted goes on
+with --resume. Two results are compared with --from A.json --against B.json.`,
+		Example: `  elevisor compare --host none,deadline,timeslice --preset linear4k
+  elevisor compare --guest none,deadline --host none,bfq rw=randrw bs=4k iodepth=16 runtime=4
+  elevisor compare --world qemu --guest none,mq-deadline --host none,deadline --preset merge --output results`,
+		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
+	}
+	fl := c.Flags()
+	f.matrix.flags(fl)
+	f.worlds.flags(fl)
+	fl.StringVar(&f.output, "output", "", "directory for results.json, results.csv, report.html and the runs in fio's form")
+	fl.StringVar(&f.resume, "resume", "", "go on with the experiment in this directory; its words need not be repeated")
+	fl.StringVar(&f.format, "format", "text", "of what is printed: text, json or csv")
+	fl.StringVar(&f.from, "from", "", "a results.json, to compare with --against; runs nothing")
+	fl.StringVar(&f.against, "against", "", "the other results.json")
+	fl.BoolVar(&f.verbose, "verbose", false, "say on stderr what goes on, a line at a time")
+	return c
+}
+
+// apart are the flags that say nothing of what is measured.
+var apart = []string{"output", "resume", "format", "from", "against", "verbose", "help"}
+
+func (f *compareFlags) run(c *cobra.Command, args []string) error {
+	if err := oneOf("format", f.format, "text", "json", "csv"); err != nil {
+		return err
+	}
+	measures := len(args) > 0
+	c.Flags().Visit(func(fl *pflag.Flag) { measures = measures || !slices.Contains(apart, fl.Name) })
+	switch {
+	case f.from != "" || f.against != "":
+		if f.from == "" || f.against == "" || measures || f.output != "" || f.resume != "" || f.format != "text" {
+			return errors.New("two stored results are compared with --from A.json --against B.json and nothing else")
+		}
+		return compareStored(c.OutOrStdout(), f.from, f.against)
+	case f.resume != "" && f.output != "":
+		return errors.New("--resume goes on in its own directory: want no --output")
+	}
+	return f.experiment(c, args, measures)
+}
+
+func compareStored(w io.Writer, from, against string) error {
+	a, err := report.Load(from)
+	if err != nil {
+		return err
+	}
+	b, err := report.Load(against)
+	if err != nil {
+		return err
+	}
+	return report.Against(w, a, b)
+}
+
+// experiment runs what was asked for, or goes on with it.
+func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool) (err error) {
+	var state *expt.State
+	if f.resume != "" {
+		if state, err = expt.OpenState(f.resume); err != nil {
+			return err
+		}
+		defer state.Close()
+	}
+	plan, err := f.plan(c, args, measures, state)
+	if err != nil {
+		return err
+	}
+	tune()
+	world, err := f.worlds.open(plan.World, f.output != "" || f.resume != "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, world.Close()) }()
+	if err := world.Check(plan); err != nil {
+		return err
+	}
+	begun := expt.Begun{Version: version(), Command: command(c, args), Environment: world.Environment(), Plan: *plan}
+	var changed []string
+	switch {
+	case state != nil:
+		changed = differences(&state.Begun, &begun)
+		begun = state.Begun
+	case f.output != "":
+		if state, err = expt.CreateState(f.output, begun); err != nil {
+			return err
+		}
+		defer state.Close()
+	}
+	results, err := f.measure(c, world, plan, state)
+	if err != nil {
+		return err
+	}
+	results.Version, results.Command = begun.Version, begun.Command
+	results.Summary.Warnings = append(results.Summary.Warnings, changed...)
+	return f.give(c.OutOrStdout(), results)
+}
+
+// plan is the one that the words say, or the one that was begun; both is fine if they are
+// the same.
+func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, state *expt.State) (*expt.Plan, error) {
+	if state != nil && !measures {
+		for name, value := range state.Plan.Options {
+			if err := c.Flags().Set(name, value); err != nil {
+				return nil, fmt.Errorf("--resume %s: %w", f.resume, err)
+			}
+		}
+		return &state.Plan, nil
+	}
+	plan, err := f.matrix.plan(args, f.worlds.options(f.matrix.world))
+	if err == nil && state != nil {
+		if d := state.Plan.Difference(plan); d != "" {
+			return nil, fmt.Errorf("--resume %s: that is another experiment: there, %s", f.resume, d)
+		}
+	}
+	return plan, err
+}
+
+// measure carries the plan out.
+func (f *compareFlags) measure(c *cobra.Command, world expt.World, plan *expt.Plan, state *expt.State) (*expt.Results, error) {
+	err := c.ErrOrStderr()
+	r := expt.Runner{World: world, Plan: plan, State: state, Progress: timeLeft(err)}
+	if f.verbose {
+		var mu sync.Mutex
+		r.Progress = nil
+		r.Stream = func(line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintln(err, line)
+		}
+	}
+	runs, failed := r.Run(c.Context())
+	if failed != nil {
+		return nil, f.interrupted(failed, runs)
+	}
+	summary, failed := expt.Summarize(plan, runs)
+	if failed != nil {
+		return nil, failed
+	}
+	return &expt.Results{
+		Format: report.Format, Environment: world.Environment(), Notes: world.Notes(plan), Plan: *plan, Runs: runs, Summary: summary,
+	}, nil
+}
+
+// interrupted says what became of the runs that had finished.
+func (f *compareFlags) interrupted(err error, runs []expt.Run) error {
+	done := 0
+	for i := range runs {
+		if runs[i].Outcome != nil {
+			done++
+		}
+	}
+	dir := f.output + f.resume
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
+	if dir == "" {
+		return fmt.Errorf("%w; %d of %d runs had finished and are lost: --output DIR keeps them", err, done, len(runs))
+	}
+	return fmt.Errorf("%w; %d of %d runs are kept: --resume %s goes on", err, done, len(runs), dir)
+}
+
+// give prints the results, and writes them where they were asked for.
+func (f *compareFlags) give(w io.Writer, r *expt.Results) error {
+	if dir := f.output + f.resume; dir != "" {
+		if err := report.WriteDir(dir, r); err != nil {
+			return err
+		}
+	}
+	switch f.format {
+	case "json":
+		return report.JSON(w, r)
+	case "csv":
+		return report.CSV(w, r)
+	}
+	return report.Text(w, r)
+}
+
+// differences are what has changed since the experiment was begun, beside the plan.
+func differences(was, is *expt.Begun) (all []string) {
+	if was.Version != is.Version {
+		all = append(all, fmt.Sprintf("The experiment was begun by version %s and ended by %s.", was.Version, is.Version))
+	}
+	names := maps.Clone(was.Environment)
+	maps.Copy(names, is.Environment)
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		if a, b := was.Environment[n], is.Environment[n]; a != b && n != "load" {
+			all = append(all, fmt.Sprintf("The machine has changed between the runs: %s was %q and is %q.", n, a, b))
+		}
+	}
+	return all
+}
+
+// command is what was typed, less where results go; flags in the order of their names.
+func command(c *cobra.Command, args []string) []string {
+	words := []string{"elevisor", "compare"}
+	c.Flags().Visit(func(fl *pflag.Flag) {
+		if slices.Contains(apart, fl.Name) {
+			return
+		}
+		value := fl.Value.String()
+		if s, ok := fl.Value.(pflag.SliceValue); ok {
+			value = strings.Join(s.GetSlice(), ",")
+		}
+		words = append(words, "--"+fl.Name+"="+value)
+	})
+	return append(words, args...)
+}
+
+// timeLeft tells a terminal how far it is; nil: w is none.
+func timeLeft(w io.Writer) func(expt.Progress) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return nil
+	}
+	if i, err := f.Stat(); err != nil || i.Mode()&os.ModeCharDevice == 0 {
+		return nil
+	}
+	began := clock.Start()
+	return func(p expt.Progress) {
+		if p.Done == p.Total {
+			fmt.Fprint(f, "\r\033[K")
+			return
+		}
+		fmt.Fprintf(f, "\r%s\033[K", progressLine(p, began.Now()))
+	}
+}

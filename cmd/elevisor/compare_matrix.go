@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/spf13/pflag"
+)
+
+// matrixFlags are what is to be run.
+type matrixFlags struct {
+	world, disk    string
+	guests, hosts  []string
+	presets, only  []string
+	jobFile        string
+	baseline       string
+	runtime, ramp  time.Duration
+	iops           uint64
+	seed           uint64
+	repeats, trace int
+
+	queues, sizes, depths, vms, noMerges []int
+	set                                  *pflag.FlagSet
+}
+
+func (m *matrixFlags) flags(fl *pflag.FlagSet) {
+	m.set = fl
+	fl.StringVar(&m.world, "world", "sim", "where it runs: "+strings.Join(worldNames, ", "))
+	fl.StringVar(&m.disk, "disk", "", "what the VMs' disks are equal parts of, as in serve --disk path= (default: the preset's)")
+	fl.Uint64Var(&m.iops, "iops", 0, "slow the disk down to so many requests a second (default: the preset's)")
+	fl.StringSliceVar(&m.guests, "guest", []string{"none"}, "schedulers in the guest")
+	fl.StringSliceVar(&m.hosts, "host", []string{"none", "deadline", "timeslice"}, "schedulers in the host; NAME:KNOB=VALUE+KNOB=VALUE")
+	fl.StringSliceVar(&m.presets, "preset", nil, "workloads that come with the program: "+presetNames()+" (default linear4k)")
+	fl.StringSliceVar(&m.only, "only", nil, "of the presets' workloads, only these")
+	fl.StringVar(&m.jobFile, "jobfile", "", "a workload in a fio job file")
+	fl.StringVar(&m.baseline, "baseline", "", "GUEST/HOST that all others are compared with (default: none/none if there, else the first of each)")
+	timeVar(fl, &m.runtime, time.Second, "runtime", "of the presets' workloads, in place of their own")
+	timeVar(fl, &m.ramp, time.Second, "ramp-time", "of the presets' workloads, in place of their own")
+	fl.IntVar(&m.repeats, "repeats", 10, "runs of each combination; 3 at least for a verdict")
+	fl.Uint64Var(&m.seed, "seed", 1, "of the order, the jobs and the simulated drives")
+	fl.IntVar(&m.trace, "trace", 2000, "requests of each combination's first run that are kept for the picture of positions")
+	fl.IntSliceVar(&m.vms, "vms", nil, "VMs that share the disk (default 1 or the preset's; a list, as those that follow)")
+	fl.IntSliceVar(&m.queues, "queues", nil, "virtqueues of each VM (default 1)")
+	fl.IntSliceVar(&m.sizes, "queue-size", nil, "entries of each virtqueue (default 128)")
+	fl.IntSliceVar(&m.depths, "depth", nil, "requests on the disk at a time (default 0: the scheduler's own)")
+	fl.IntSliceVar(&m.noMerges, "nomerges", nil, "of the guest's block layer: 0 all merges, 1 simple ones, 2 none (default 0)")
+}
+
+// plan makes the plan; options are the world's.
+func (m *matrixFlags) plan(words []string, options map[string]string) (*expt.Plan, error) {
+	x := expt.Matrix{World: m.world, Repeats: m.repeats, Seed: m.seed, Trace: m.trace, Options: options}
+	if err := oneOf("world", m.world, worldNames...); err != nil {
+		return nil, err
+	}
+	var err error
+	if x.Guests, err = parseSchedulers("guest", m.guests); err != nil {
+		return nil, err
+	}
+	if x.Hosts, err = parseSchedulers("host", m.hosts); err != nil {
+		return nil, err
+	}
+	if m.baseline != "" {
+		var two bool
+		if x.BaseGuest, x.BaseHost, two = strings.Cut(m.baseline, "/"); !two {
+			return nil, fmt.Errorf("--baseline=%s is not GUEST/HOST", m.baseline)
+		}
+	}
+	disk, err := m.loads(&x, words)
+	if err != nil {
+		return nil, err
+	}
+	x.Disk, x.IOPS = disk.Path, disk.IOPS
+	if m.disk != "" {
+		x.Disk, x.IOPS = m.disk, 0
+	}
+	if m.set.Changed("iops") {
+		x.IOPS = m.iops
+	}
+	return expt.NewPlan(x)
+}
+
+func parseSchedulers(flag string, texts []string) (all []expt.Scheduler, err error) {
+	for _, t := range texts {
+		s, err := expt.ParseScheduler(t)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", flag, err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// loads fills the workloads in, and says which disk they are for.
+func (m *matrixFlags) loads(x *expt.Matrix, words []string) (disk jobs.Disk, err error) {
+	kinds := 0
+	for _, given := range []bool{len(words) > 0, m.jobFile != "", len(m.presets) > 0} {
+		if given {
+			kinds++
+		}
+	}
+	if kinds > 1 {
+		return disk, errors.New("want words, a --jobfile or a --preset, and one of them only")
+	}
+	if len(words) > 0 || m.jobFile != "" {
+		for _, f := range []string{"only", "runtime", "ramp-time"} {
+			if m.set.Changed(f) {
+				return disk, fmt.Errorf("--%s is for presets: a workload has words of its own", f)
+			}
+		}
+		w, err := m.workload(words)
+		if err != nil {
+			return disk, err
+		}
+		x.Loads = []expt.Load{m.around(jobs.Load{Workload: w})}
+		return defaultDisk(m.world)
+	}
+	if len(m.presets) == 0 {
+		m.presets = []string{defaultPreset}
+	}
+	for i, name := range m.presets {
+		p, err := jobs.Find(name)
+		if err != nil {
+			return disk, fmt.Errorf("--%w", err)
+		}
+		if d := p.Disks[m.world]; i > 0 && d != disk && m.disk == "" {
+			return disk, fmt.Errorf("the presets %s and %s are for different disks: want a --disk, or one of them", m.presets[0], name)
+		} else if i == 0 {
+			disk = d
+		}
+		for _, l := range p.Loads {
+			if len(m.only) == 0 || slices.Contains(m.only, l.Name) {
+				x.Loads = append(x.Loads, m.around(l))
+			}
+		}
+	}
+	return disk, m.knowOnly(x)
+}
+
+// knowOnly refuses what --only names and no preset has.
+func (m *matrixFlags) knowOnly(x *expt.Matrix) error {
+	for _, name := range m.only {
+		if !slices.ContainsFunc(x.Loads, func(l expt.Load) bool { return l.Name == name }) {
+			var all []string
+			for _, p := range m.presets {
+				found, _ := jobs.Find(p) // it was found before
+				for _, w := range found.Workloads() {
+					all = append(all, w.Name)
+				}
+			}
+			return fmt.Errorf("--only=%s is no workload of %s; there are %s", name, strings.Join(m.presets, ", "), strings.Join(all, ", "))
+		}
+	}
+	return nil
+}
+
+// defaultPreset is what is run, and on whose disk, where nothing is said of either.
+const defaultPreset = "linear4k"
+
+func defaultDisk(world string) (jobs.Disk, error) {
+	p, err := jobs.Find(defaultPreset)
+	return p.Disks[world], err
+}
+
+// workload is that of words or of a job file.
+func (m *matrixFlags) workload(words []string) (jobs.Workload, error) {
+	if m.jobFile != "" {
+		text, err := os.ReadFile(m.jobFile)
+		if err != nil {
+			return jobs.Workload{}, fmt.Errorf("--jobfile: %w", err)
+		}
+		w, _, err := jobs.ParseFile(m.jobFile, text)
+		return w, err
+	}
+	j, _, err := jobs.ParseWords(words)
+	return jobs.Workload{Name: strings.Join(words, " "), Jobs: []jobs.Job{j}}, err
+}
+
+// around is a load with what the flags say in place of its own set-up.
+func (m *matrixFlags) around(l jobs.Load) expt.Load {
+	e := expt.Load{
+		Workload: l.Workload, Queues: l.Queues, QSizes: l.QueueSizes, Depths: l.Depths, NoMerges: m.noMerges, MaxSectorsKB: l.MaxSectorsKB,
+	}
+	if l.VMs > 0 {
+		e.VMs = []int{l.VMs}
+	}
+	for _, given := range []struct{ to, flag *[]int }{{&e.VMs, &m.vms}, {&e.Queues, &m.queues}, {&e.QSizes, &m.sizes}, {&e.Depths, &m.depths}} {
+		if len(*given.flag) > 0 {
+			*given.to = *given.flag
+		}
+	}
+	e.Jobs = slices.Clone(e.Jobs)
+	for i := range e.Jobs {
+		if m.set.Changed("runtime") {
+			e.Jobs[i].Runtime = m.runtime
+		}
+		if m.set.Changed("ramp-time") {
+			e.Jobs[i].Ramp = m.ramp
+		}
+	}
+	return e
+}
+
+func presetNames() string {
+	var all []string
+	for _, p := range jobs.Presets() {
+		all = append(all, p.Name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// progressLine says how far it is after so long.
+func progressLine(p expt.Progress, since blk.Instant) string {
+	text := fmt.Sprintf("%d of %d runs", p.Done, p.Total)
+	if mine := p.Done - p.Before; mine > 0 {
+		left := time.Duration(float64(since) / float64(mine) * float64(p.Total-p.Done))
+		text += fmt.Sprintf(", about %v left", max(left.Round(time.Second), time.Second))
+	}
+	return text
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/qemu"
+	"github.com/elevisor/elevisor/internal/expt/simworld"
+	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/spf13/pflag"
+)
+
+// worldNames are where an experiment can be.
+var worldNames = []string{"sim", "qemu"}
+
+// worldFlags are what the worlds want to know beside the plan.
+type worldFlags struct {
+	costs sim.Costs
+	qemu  qemu.Options
+	set   *pflag.FlagSet
+}
+
+func (f *worldFlags) flags(fl *pflag.FlagSet) {
+	f.set = fl
+	d := simworld.DefaultCosts()
+	f.costs = d
+	cost := func(to *time.Duration, name, usage string) { timeVar(fl, to, time.Microsecond, name, "sim: "+usage) }
+	cost(&f.costs.PerRead, "cost-read", "processor time of guest and host for a read; bare numbers are µs")
+	cost(&f.costs.PerWrite, "cost-write", "the same for a write")
+	cost(&f.costs.PerRequest, "cost-request", "added to both")
+	cost(&f.costs.PerSwitch, "cost-switch", "how much later a request reaches the disk that begins a new slice")
+	cost(&f.costs.SwitchAfter, "cost-switch-after", "if it has waited in the host for so long")
+	fl.Float64Var(&f.costs.Jitter, "cost-jitter", d.Jitter, "sim: fraction by which each cost varies, 0 to 1")
+
+	q := &f.qemu
+	fl.StringVar(&q.Program, "qemu", "", "qemu: the program (default: what QEMU installs)")
+	fl.StringVar(&q.Kernel, "kernel", "", "qemu: a kernel to boot, with --initrd or --modules (default: an installed one)")
+	fl.StringVar(&q.Initrd, "initrd", "", "qemu: a whole guest for --kernel")
+	fl.StringVar(&q.Modules, "modules", "", "qemu: the directory of the modules of --kernel")
+	fl.StringVar(&q.Accel, "accel", "", "qemu: kvm or tcg (default: kvm where it can be used)")
+	fl.IntVar(&q.MemoryMiB, "memory", 0, "qemu: MiB of each VM")
+	fl.IntVar(&q.CPUs, "cpus", 0, "qemu: CPUs of each VM (default: as many as it has virtqueues, at least 2)")
+	fl.StringVar(&q.Attach, "attach", "", "qemu: use the VM with this QMP socket, which runs already")
+	fl.StringVar(&q.GuestAgent, "guest-agent", "", "qemu: the socket of its guest agent")
+}
+
+// options are what the figures of a world depend on, for the plan.
+func (f *worldFlags) options(world string) map[string]string {
+	if world == "sim" {
+		return simworld.CostNames(&f.costs)
+	}
+	all := map[string]string{}
+	for _, name := range []string{"qemu", "kernel", "initrd", "modules", "accel", "memory", "cpus", "attach", "guest-agent"} {
+		if f.set.Changed(name) {
+			all[name] = f.set.Lookup(name).Value.String()
+		}
+	}
+	return all
+}
+
+// open makes a world; keep says whether the runs' own output is wanted.
+func (f *worldFlags) open(world string, keep bool) (expt.World, error) {
+	switch world {
+	case "sim":
+		return simworld.New(simworld.Options{Costs: f.costs, Version: version(), Fio: keep}), nil
+	case "qemu":
+		return qemu.New(f.qemu)
+	}
+	return nil, fmt.Errorf("world %s is unknown", strconv.Quote(world))
+}

@@ -1,0 +1,108 @@
+package expt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/elevisor/elevisor/internal/stats"
+)
+
+// headline is one sentence about IOPS, made of counts and of the two ends of what was
+// measured: it says nothing about what was not.
+func (s *summing) headline() string {
+	var all []int
+	for i := range s.Comparisons {
+		if s.Comparisons[i].Metric == MetricIOPS {
+			all = append(all, i)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return "Nothing was compared."
+	case !slices.ContainsFunc(all, func(i int) bool { return s.shown[i] != stats.TooFewPairs }):
+		return fmt.Sprintf("No verdict: each comparison has fewer than %d pairs of runs.", stats.MinPairs)
+	}
+	parts, none := []string{}, []string{}
+	for _, t := range s.tallies(all) {
+		if t.faster+t.slower == 0 {
+			none = append(none, t.who)
+		} else {
+			parts = append(parts, t.String())
+		}
+	}
+	if len(none) > 0 {
+		parts = append(parts, "no difference with "+strings.Join(none, ", "))
+	}
+	text := fmt.Sprintf("IOPS against guest %s / host %s, where significant after correction for %d comparisons: %s",
+		s.plan.BaseGuest, s.plan.BaseHost, len(all), strings.Join(parts, "; "))
+	best, least := s.extremes(all)
+	if best >= 0 {
+		text += "; the largest gain is " + s.effect(best)
+	}
+	if least >= 0 {
+		text += "; the largest loss is " + s.effect(least)
+	}
+	return text + "."
+}
+
+// tally is how often one scheduler, in one place, was better or worse.
+type tally struct {
+	who                string
+	faster, slower, of int
+}
+
+func (t *tally) String() string {
+	return fmt.Sprintf("%s faster in %d and slower in %d of %d cells", t.who, t.faster, t.slower, t.of)
+}
+
+// tallies count by host scheduler where it is not the baseline's, whatever the guest's is;
+// and by guest scheduler where the host's is.
+func (s *summing) tallies(of []int) (all []*tally) {
+	for _, i := range of {
+		c := &s.plan.Cells[s.Comparisons[i].Cell]
+		who := "host " + c.Host.String()
+		if based(c.Host, s.plan.BaseHost) {
+			who = "guest " + c.Guest.String()
+		}
+		at := slices.IndexFunc(all, func(t *tally) bool { return t.who == who })
+		if at < 0 {
+			at = len(all)
+			all = append(all, &tally{who: who})
+		}
+		t := all[at]
+		t.of++
+		switch {
+		case !s.certain(i):
+		case s.shown[i] == stats.Faster:
+			t.faster++
+		case s.shown[i] == stats.Slower:
+			t.slower++
+		}
+	}
+	return all
+}
+
+// certain is whether a difference stands after correction.
+func (s *summing) certain(i int) bool { return s.Comparisons[i].PHolm < alpha }
+
+// extremes are the largest gain and the largest loss among what is certain; -1: none.
+func (s *summing) extremes(of []int) (best, least int) {
+	best, least = -1, -1
+	for _, i := range of {
+		x := s.Comparisons[i].Ratio
+		switch {
+		case !s.certain(i):
+		case s.shown[i] == stats.Faster && (best < 0 || x > s.Comparisons[best].Ratio):
+			best = i
+		case s.shown[i] == stats.Slower && (least < 0 || x < s.Comparisons[least].Ratio):
+			least = i
+		}
+	}
+	return best, least
+}
+
+func (s *summing) effect(i int) string {
+	x := &s.Comparisons[i]
+	return fmt.Sprintf("x%.3g [%.3g, %.3g] (%s)", x.Ratio, x.Low, x.High, &s.plan.Cells[x.Cell])
+}

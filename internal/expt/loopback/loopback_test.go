@@ -1,0 +1,173 @@
+package loopback
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/jobs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// job is a short load.
+func job(t *testing.T, words ...string) jobs.Job {
+	j, _, err := jobs.ParseWords(append([]string{"time_based", "runtime=300ms", "ramp_time=50ms"}, words...))
+	require.NoError(t, err)
+	return j
+}
+
+func plan(t *testing.T, m expt.Matrix) *expt.Plan {
+	m.World, m.Repeats, m.Seed = "loopback", 1, 1
+	p, err := expt.NewPlan(m)
+	require.NoError(t, err)
+	return p
+}
+
+func schedulers(t *testing.T, names ...string) (list []expt.Scheduler) {
+	for _, n := range names {
+		s, err := expt.ParseScheduler(n)
+		require.NoError(t, err)
+		list = append(list, s)
+	}
+	return list
+}
+
+func open(t *testing.T) expt.World {
+	w := New("test")
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
+	return w
+}
+
+// With few entries in the ring, requests meet in the guest's scheduler, and with many in
+// the host's; without a scheduler in the guest and with one request at a time on its way,
+// there are none in the guest.
+func TestMatrix(t *testing.T) {
+	w := open(t)
+	p := plan(t, expt.Matrix{
+		Disk: "null:size=1g", IOPS: 1000, Guests: schedulers(t, "none", "deadline"), Hosts: schedulers(t, "none", "deadline"),
+		Loads: []expt.Load{{
+			Workload: jobs.Workload{Name: "write", Jobs: []jobs.Job{job(t, "rw=write", "iodepth=32")}},
+			QSizes:   []int{4, 64}, Depths: []int{2},
+		}},
+	})
+	require.NoError(t, w.Check(p))
+	runs, err := (&expt.Runner{World: w, Plan: p}).Run(t.Context())
+	require.NoError(t, err)
+	require.Len(t, runs, 8)
+	for _, r := range runs {
+		c, o := &p.Cells[r.Cell], r.Outcome
+		t.Logf("%v: %.0f IOPS, guest %+v, host %+v, disk %+v", c, o.IOPS(), o.Guest, o.Host, o.Disk)
+		require.NotZero(t, o.Write.IOs)
+		require.Zero(t, o.Read.IOs)
+		require.LessOrEqual(t, o.Write.P50, o.Write.P99)
+		require.LessOrEqual(t, o.Write.P99, o.Write.Max)
+		require.Equal(t, 0.3, o.Seconds)
+		require.NotZero(t, o.Disk.Requests)
+		require.True(t, json.Valid(o.Fio))
+		small, scheduled := c.QSize == 4, c.Guest.Name == "deadline"
+		require.Equal(t, small && scheduled, o.Guest.Merged > 0, "merges in the guest of %v", c)
+		if !small && c.Host.Name == "deadline" {
+			require.NotZero(t, o.Host.Merged)
+			require.Equal(t, o.Host.Merged, o.Host.SameQueue)
+		}
+		require.InDelta(t, o.Guest.Submitted-o.Guest.Merged, o.Guest.Issued, 64, "but for what was under way")
+	}
+}
+
+// Two VMs are windows of one disk, in which their requests meet.
+func TestTwoVMs(t *testing.T) {
+	w := open(t)
+	reader, writer := job(t, "rw=read", "iodepth=4"), job(t, "rw=randwrite", "iodepth=4", "numjobs=2", "iodepth_batch=2")
+	p := plan(t, expt.Matrix{
+		Disk: "sim:hdd?preset=hd155ui&size=1g", Guests: schedulers(t, "deadline:read_expire=100"), Hosts: schedulers(t, "deadline"),
+		Loads: []expt.Load{{
+			Workload: jobs.Workload{Name: "two", PerVM: true, Jobs: []jobs.Job{reader, writer}}, VMs: []int{2}, Queues: []int{2},
+		}},
+	})
+	require.NoError(t, w.Check(p))
+	o, err := w.Run(t.Context(), expt.Spec{Cell: p.Cells[0], Disk: p.Disk, Seed: 5, Trace: 10})
+	require.NoError(t, err)
+	require.Len(t, o.Jobs, 3)
+	require.Equal(t, []int{0, 1, 1}, []int{o.Jobs[0].VM, o.Jobs[1].VM, o.Jobs[2].VM})
+	require.Equal(t, []int{0, 0, 1}, []int{o.Jobs[0].Job, o.Jobs[1].Job, o.Jobs[2].Job})
+	require.NotZero(t, o.Read.IOs)
+	require.NotZero(t, o.Write.IOs)
+	require.NotZero(t, o.Disk.Seeks)
+	require.NotZero(t, o.Disk.HeadMoves)
+	require.NotZero(t, o.Disk.HeadSeconds)
+	require.NotEmpty(t, o.Trace)
+	require.LessOrEqual(t, len(o.Trace), 10)
+	low := o.Disk.Sectors // a VM's requests stay in its half
+	for _, a := range o.Trace {
+		require.Equal(t, a.VM == 1, a.Sector >= 1<<20, "%+v", a)
+		require.Equal(t, a.VM == 1, a.Write)
+		low = min(low, a.Sector)
+	}
+	require.Contains(t, string(o.Fio), `"iodepth_batch":"2"`)
+	require.Equal(t, "test", w.Environment()["version"])
+	require.NotEmpty(t, w.Environment()["kernel"])
+	require.NotEmpty(t, w.Notes(p))
+}
+
+// What a job writes is verified where the disk keeps it.
+func TestVerify(t *testing.T) {
+	w := open(t)
+	j, _, err := jobs.ParseWords([]string{"rw=randwrite", "size=1m", "verify=pattern", "iodepth=8", "fsync=16"})
+	require.NoError(t, err)
+	cell := expt.Cell{
+		Guest: expt.Scheduler{Name: "deadline"}, Host: expt.Scheduler{Name: "bfq"}, VMs: 1,
+		Workload: jobs.Workload{Name: "v", Jobs: []jobs.Job{j}},
+	}
+	file := t.TempDir() + "/disk"
+	require.NoError(t, os.WriteFile(file, make([]byte, 2<<20), 0o600))
+	for _, disk := range []string{"mem:size=2m", file} {
+		o, err := w.Run(t.Context(), expt.Spec{Cell: cell, Disk: disk, Seed: 1})
+		require.NoError(t, err)
+		require.EqualValues(t, 256, o.Write.IOs)
+		require.Contains(t, string(o.Fio), `"verify":{"blocks":256,"errors":0}`)
+	}
+	_, err = w.Run(t.Context(), expt.Spec{Cell: cell, Disk: "null:size=2m", Seed: 1})
+	require.ErrorContains(t, err, "job randwrite: verify on disk null:size=2m, which keeps nothing")
+}
+
+func TestCancelled(t *testing.T) {
+	w := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cell := expt.Cell{
+		Guest: expt.Scheduler{Name: "none"}, Host: expt.Scheduler{Name: "none"}, VMs: 1,
+		Workload: jobs.Workload{Name: "long", Jobs: []jobs.Job{job(t, "runtime=1h", "ramp_time=10m", "thinktime=1h")}},
+	}
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err := w.Run(ctx, expt.Spec{Cell: cell, Disk: "null:size=1g", Seed: 1})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestRefused(t *testing.T) {
+	w := open(t)
+	for want, change := range map[string]func(*expt.Plan, *expt.Cell){
+		"direct=0":                       func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].Direct = false },
+		"size=2147483648":                func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].Size = 2 << 30 },
+		"is too small for 1000000 VMs":   func(_ *expt.Plan, c *expt.Cell) { c.VMs = 1000000 },
+		"0 VMs, 1 jobs":                  func(_ *expt.Plan, c *expt.Cell) { c.VMs = 0 },
+		"by a lower iodepth, bs":         func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].BS, c.Workload.Jobs[0].IODepth = 16<<20, 1024 },
+		"no such file":                   func(p *expt.Plan, _ *expt.Cell) { p.Disk = "/nowhere/disk" },
+		`no knob "fast"`:                 func(_ *expt.Plan, c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "fast", Value: "1"}} },
+		"rate_iops=5: a batch has no":    func(_ *expt.Plan, c *expt.Cell) { j := &c.Workload.Jobs[0]; j.IODepth, j.Batch, j.RateIOPS = 4, 4, 5 },
+		"stride=2147483648: above size=": func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].Stride = 2 << 30 },
+	} {
+		p := plan(t, expt.Matrix{
+			Disk: "null:size=1g", Guests: schedulers(t, "none"), Hosts: schedulers(t, "none"),
+			Loads: []expt.Load{{Workload: jobs.Workload{Name: "read", Jobs: []jobs.Job{job(t)}}}},
+		})
+		change(p, &p.Cells[0])
+		require.ErrorContains(t, w.Check(p), want, fmt.Sprint(want))
+	}
+}

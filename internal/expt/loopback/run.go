@@ -1,0 +1,266 @@
+package loopback
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/internal/bench"
+	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/internal/ctl"
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/measure"
+	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/internal/serve"
+)
+
+const (
+	// domainID is the scheduling domain in which all VMs' requests meet.
+	domainID = "compare"
+	// segments are announced to the guest whatever the queue's size, as QEMU's own server
+	// does: with few of them a small queue could not carry what the guest has merged.
+	segments = 126
+)
+
+// run is one run under way.
+type run struct {
+	world  *world
+	spec   *expt.Spec
+	daemon *serve.Daemon
+	vms    []*machine
+}
+
+// machine is one VM.
+type machine struct {
+	guest  *guest.Guest
+	block  *guest.Block
+	loads  []bench.Options
+	first  int // number of its first job
+	before guest.BlockStats
+
+	results []bench.JobResult
+	options []bench.Options // of each result
+}
+
+// do serves the disk, starts the guests and runs the load.
+func (r *run) do(ctx context.Context) (o *expt.Outcome, err error) {
+	disks, domain, err := r.plan()
+	if err != nil {
+		return nil, err
+	}
+	if r.daemon, err = serve.Open(disks, []serve.Domain{domain}, zap.NewNop()); err != nil {
+		return nil, err
+	}
+	serving, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.daemon.Run(serving) }()
+	defer func() {
+		for _, m := range r.vms {
+			m.guest.Close()
+		}
+		stop()
+		if e := <-ended; err == nil && e != nil {
+			o, err = nil, e
+		}
+	}()
+	for vm := range disks {
+		if err := r.start(vm, disks[vm].Socket); err != nil {
+			return nil, fmt.Errorf("VM %d: %w", vm, err)
+		}
+	}
+	return r.measure(ctx)
+}
+
+// plan says what to serve.
+func (r *run) plan() (disks []serve.Disk, d serve.Domain, err error) {
+	w, s := r.world, r.spec
+	dir, err := w.scratch()
+	if err != nil {
+		return nil, d, err
+	}
+	known := w.disks[s.Disk]
+	part := window(known.bytes, s.VMs)
+	w.runs++
+	for vm := range s.VMs {
+		size := s.QSize
+		if size == 0 {
+			size = defaultQueueSize
+		}
+		disks = append(disks, serve.Disk{
+			ID: diskID(vm), Path: words(s), Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.runs, vm)),
+			NumQueues: queues(s), QueueSize: size, SegMax: segments, Offset: int64(vm) * part, Size: part,
+			Cache: known.cache, Domain: domainID, Slow: backend.RateOptions{IOPS: s.IOPS}, Shared: true, Record: true,
+		})
+	}
+	d = serve.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
+	for _, k := range s.Host.Knobs {
+		d.Knobs = append(d.Knobs, serve.Knob(k))
+	}
+	return disks, d, nil
+}
+
+func diskID(vm int) string { return fmt.Sprintf("vm%d", vm) }
+
+// start connects one VM and gives it its block layer.
+func (r *run) start(vm int, socket string) error {
+	s, m := r.spec, &machine{}
+	for _, other := range r.vms {
+		for i := range other.loads {
+			m.first += other.loads[i].Jobs
+		}
+	}
+	var err error
+	if m.loads, err = load(s, vm); err != nil {
+		return err
+	}
+	slots, buffer := bench.Room(queues(s), m.loads)
+	size := s.QSize
+	if size == 0 {
+		size = defaultQueueSize
+	}
+	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: segments})
+	if err != nil {
+		return err
+	}
+	r.vms = append(r.vms, m) // whoever is here is closed
+	o, own, err := measure.Block(&s.Cell)
+	if err != nil {
+		return err
+	}
+	if m.block, err = guest.NewBlock(m.guest.Queues(), *o); err != nil {
+		return err
+	}
+	for _, k := range own {
+		if err := m.block.Scheduler().Set(k.Key, k.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reading is what the host has counted at one moment.
+type reading struct {
+	host   ctl.DiskStat
+	record backend.Records
+}
+
+func (r *run) read() (x reading) {
+	x.host = r.daemon.Stat()[0] // a domain's figures are those of all its disks
+	x.record = *x.host.Recorded
+	return x
+}
+
+// drive is what the simulated drive has counted; nil: it is none.
+func (x *reading) drive() *sim.Stats {
+	if x.host.Simulated == nil {
+		return nil
+	}
+	return &x.host.Simulated.Model
+}
+
+// measure runs the load on all VMs at once. What was counted before the last VM's ramp
+// was over is dropped.
+func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
+	r.say("%d VMs begin, guest %s, host %s", len(r.vms), r.spec.Guest, r.spec.Host)
+	before, traced := r.read(), r.daemon.Trace(diskID(0), r.spec.Trace)
+	ramps := slices.ContainsFunc(r.spec.Workload.Jobs, func(j jobs.Job) bool { return j.Ramp > 0 })
+	ramped, ended, errs := make(chan struct{}, len(r.vms)), make(chan struct{}, len(r.vms)), make([]error, len(r.vms))
+	for vm, m := range r.vms {
+		go func() {
+			errs[vm] = m.run(ctx, func() { ramped <- struct{}{} })
+			ended <- struct{}{}
+		}()
+	}
+	left := len(r.vms)
+	for ramping := left; ramps && ramping > 0 && left > 0; {
+		select {
+		case <-ramped:
+			ramping--
+		case <-ended: // its ramp is over too, or it has failed
+			left--
+		}
+	}
+	if ramps {
+		before, traced = r.read(), r.daemon.Trace(diskID(0), r.spec.Trace)
+	}
+	for ; left > 0; left-- {
+		<-ended
+	}
+	if err := errors.Join(append(errs, traced)...); err != nil {
+		return nil, err
+	}
+	return r.outcome(&before)
+}
+
+// run runs m's load; ramped is called when its ramp is over.
+func (m *machine) run(ctx context.Context, ramped func()) (err error) {
+	m.results, m.options, err = bench.RunShared(ctx, m.guest.Config().Capacity, bench.Shared{
+		Queue: m.block, Rings: len(m.guest.Queues()), First: m.first,
+		Ramped: func() {
+			m.before = m.block.Stats()
+			ramped()
+		},
+	}, m.loads)
+	return err
+}
+
+func (r *run) say(format string, args ...any) {
+	if r.spec.Stream != nil {
+		r.spec.Stream(fmt.Sprintf(format, args...))
+	}
+}
+
+// outcome puts together what was measured since before.
+func (r *run) outcome(before *reading) (*expt.Outcome, error) {
+	after := r.read()
+	o := &expt.Outcome{}
+	var results [][]bench.JobResult
+	var options [][]bench.Options
+	for _, m := range r.vms {
+		results, options = append(results, m.results), append(options, m.options)
+		now := m.block.Stats()
+		measure.Guest(&o.Guest, &m.before, &now)
+	}
+	if err := failures(results); err != nil {
+		return nil, err
+	}
+	measure.Jobs(o, results, options)
+	o.Host = measure.Host(&before.host.DomainStats, &after.host.DomainStats)
+	record := after.record.Since(before.record)
+	o.Disk = measure.Disk(&record, before.drive(), after.drive())
+	kept, err := r.daemon.Traced(diskID(0))
+	if err != nil {
+		return nil, err
+	}
+	if len(kept) > 0 { // its clock is the loop's, and the first one came as the ramp ended
+		o.Trace = measure.Trace(kept, kept[0].At)
+	}
+	o.Fio, err = r.fio(results, options)
+	return o, err
+}
+
+// fio is the output in fio's form, all VMs' jobs in one list.
+func (r *run) fio(results [][]bench.JobResult, options [][]bench.Options) (json.RawMessage, error) {
+	var all []bench.JobResult
+	var each []bench.Options
+	for vm := range results {
+		all, each = append(all, results[vm]...), append(each, options[vm]...)
+	}
+	var text, compact bytes.Buffer
+	if err := bench.WriteReports(&text, bench.Origin{Version: "elevisor-" + r.world.version, Time: clock.Wall()}, all, each); err != nil {
+		return nil, err
+	}
+	if err := json.Compact(&compact, text.Bytes()); err != nil {
+		return nil, fmt.Errorf("fio's form: %w", err)
+	}
+	return compact.Bytes(), nil
+}

@@ -1,0 +1,198 @@
+// Package simworld is the world of virtual time: VMs, schedulers and disk are those of
+// package sim. A run depends on its cell, its disk and its seed alone, so that runs do not
+// disturb each other, and the same plan gives the same outcomes on every machine of one
+// architecture.
+package simworld
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/measure"
+	"github.com/elevisor/elevisor/internal/sim"
+)
+
+// DefaultCosts are what a request takes of processor time where nobody says: 20 µs, guest
+// and host together, within ±10 %. That is the order of what a virtio-blk request takes
+// through both systems of a VM; it is the same for all schedulers, so that what is compared
+// is the order of requests and nothing else.
+func DefaultCosts() sim.Costs {
+	return sim.Costs{PerRead: 20 * time.Microsecond, PerWrite: 20 * time.Microsecond, Jitter: sim.DefaultJitter}
+}
+
+// Options are of all runs of a world.
+type Options struct {
+	Costs   sim.Costs
+	Version string // the program's, for fio's output
+	Workers int    // runs at a time; 0: GOMAXPROCS
+	Fio     bool   // keep each run's output in fio's form
+}
+
+// CostNames are the costs by their flags, for Plan.Options.
+func CostNames(c *sim.Costs) map[string]string {
+	return map[string]string{
+		"cost-read": c.PerRead.String(), "cost-write": c.PerWrite.String(), "cost-request": c.PerRequest.String(),
+		"cost-jitter": strconv.FormatFloat(c.Jitter, 'g', -1, 64),
+		"cost-switch": c.PerSwitch.String(), "cost-switch-after": c.SwitchAfter.String(),
+	}
+}
+
+// world is the expt.World, and expt.Concurrent.
+type world struct{ o Options }
+
+// New is the world.
+func New(o Options) expt.World { return &world{o} }
+
+// Concurrent implements expt.Concurrent.
+func (w *world) Concurrent() int {
+	if w.o.Workers > 0 {
+		return w.o.Workers
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// kinds of disks that take no real time.
+var kinds = []string{"sim:", "null:", "mem:"}
+
+// Check implements expt.World.
+func (w *world) Check(p *expt.Plan) error {
+	if !slices.ContainsFunc(kinds, func(k string) bool { return strings.HasPrefix(p.Disk, k) }) {
+		return fmt.Errorf("disk %s: in virtual time there are %s only", p.Disk, strings.Join(kinds, ", "))
+	}
+	if backend.HasSimKey(p.Disk, "seed") && strings.HasPrefix(p.Disk, "sim:") {
+		return fmt.Errorf("disk %s: seed= would make the drive the same in all runs; each run has a seed of its own", p.Disk)
+	}
+	for i := range p.Cells {
+		c := &p.Cells[i]
+		err := expt.CheckGuest(c.Guest)
+		if err == nil {
+			err = w.checkRun(expt.Spec{Cell: *c, Disk: p.Disk, IOPS: p.IOPS, Seed: 1})
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// checkRun has a run end before it begins: sim says what does not fit.
+func (w *world) checkRun(s expt.Spec) error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := w.simulate(ended, &s); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Run implements expt.World.
+func (w *world) Run(ctx context.Context, s expt.Spec) (*expt.Outcome, error) {
+	res, err := w.simulate(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	if total := res.Total(); total.Errno != 0 {
+		return nil, fmt.Errorf("requests failed (%w): %w", total.Errno, errors.Join(total.Failures...))
+	}
+	return w.outcome(res)
+}
+
+// simulate sets a run up and runs it.
+func (w *world) simulate(ctx context.Context, s *expt.Spec) (*sim.Result, error) {
+	img, err := open(s)
+	if err != nil {
+		return nil, err
+	}
+	defer img.Close()
+	o := sim.Options{
+		Image: img, Scheduler: s.Host.Name, QueueDepth: s.Depth, Seed: s.Seed, Costs: w.o.Costs, Record: true, Keep: s.Trace,
+	}
+	for _, k := range s.Host.Knobs {
+		o.Knobs = append(o.Knobs, sim.Knob(k))
+	}
+	size := img.Info().Sectors.Bytes() / int64(s.VMs) / windowAlign * windowAlign
+	for i := range s.VMs {
+		vm, err := machine(s, i)
+		if err != nil {
+			return nil, err
+		}
+		vm.Offset, vm.Size = int64(i)*size, size
+		o.VMs = append(o.VMs, vm)
+	}
+	return sim.RunContext(ctx, o)
+}
+
+// windowAlign is what the VMs' parts of the disk are whole multiples of.
+const windowAlign = 4096
+
+// everything is more than any simulated drive has.
+const everything = "null:size=64t"
+
+// open makes the run's disk: a drive that turns to a place of its own, and keeps no data
+// unless somebody asked for that.
+func open(s *expt.Spec) (backend.Image, error) {
+	spec := s.Disk
+	if is, _ := backend.IsSim(spec); is {
+		spec = backend.AddSimKey(spec, "seed", strconv.FormatUint(s.Seed, 10))
+		if !backend.HasSimKey(spec, "file") {
+			spec = backend.AddSimKey(spec, "file", everything)
+		}
+	}
+	img, err := backend.Open(spec, backend.Options{Discard: true})
+	if err != nil {
+		return nil, err
+	}
+	return backend.NewRate(img, backend.RateOptions{IOPS: s.IOPS}), nil
+}
+
+// machine is one VM without its window.
+func machine(s *expt.Spec, i int) (sim.VM, error) {
+	block, own, err := measure.Block(&s.Cell)
+	if err != nil {
+		return sim.VM{}, err
+	}
+	vm := sim.VM{NumQueues: s.Queues, QueueSize: s.QSize, Guest: block}
+	for _, k := range own {
+		vm.GuestKnobs = append(vm.GuestKnobs, sim.Knob(k))
+	}
+	for _, j := range s.Workload.Of(i) {
+		o, err := j.Bench()
+		if err != nil {
+			return vm, err
+		}
+		vm.Jobs = append(vm.Jobs, sim.Job{Options: o})
+	}
+	return vm, nil
+}
+
+// Environment implements expt.World. The machine is not part of the figures; how its
+// processor rounds is.
+func (w *world) Environment() map[string]string {
+	return map[string]string{"time": "virtual", "go": runtime.Version(), "arch": runtime.GOARCH}
+}
+
+// Notes implements expt.World.
+func (w *world) Notes(p *expt.Plan) []string {
+	c := &w.o.Costs
+	notes := []string{
+		"Time is virtual: disk and processors take the time that models say, and a plan gives the same figures again.",
+		fmt.Sprintf("A request costs its job %v of processor time to read and %v to write, within %.3g %%, for both systems together; schedulers cost nothing more, so that only the order of requests is compared.",
+			c.PerRead+c.PerRequest, c.PerWrite+c.PerRequest, 100*c.Jitter),
+		"Seeks and lost merges are counted in the order in which requests are issued to the disk; its head moves are its model's own.",
+	}
+	if p.IOPS > 0 {
+		notes = append(notes, fmt.Sprintf("The disk is slowed down to %d requests a second.", p.IOPS))
+	}
+	return notes
+}
+
+// Close implements expt.World.
+func (w *world) Close() error { return nil }
