@@ -23,11 +23,18 @@ func (s *summing) headline() string {
 	case !slices.ContainsFunc(all, func(i int) bool { return s.shown[i] != stats.TooFewPairs }):
 		return fmt.Sprintf("No verdict: each comparison has fewer than %d pairs of runs.", stats.MinPairs)
 	}
-	parts := []string{}
+	parts, none := []string{}, []string{}
 	for _, t := range s.tallies(all) {
-		parts = append(parts, t.String())
+		if t.faster+t.slower == 0 {
+			none = append(none, t.who)
+		} else {
+			parts = append(parts, t.String())
+		}
 	}
-	text := fmt.Sprintf("IOPS against guest %s / host %s, of what is significant after correction for %d comparisons: %s",
+	if len(none) > 0 {
+		parts = append(parts, "no difference with "+strings.Join(none, ", "))
+	}
+	text := fmt.Sprintf("IOPS against guest %s / host %s, where significant after correction for %d comparisons: %s",
 		s.plan.BaseGuest, s.plan.BaseHost, len(all), strings.Join(parts, "; "))
 	best, least := s.extremes(all)
 	if best >= 0 {
@@ -46,7 +53,7 @@ type tally struct {
 }
 
 func (t *tally) String() string {
-	return fmt.Sprintf("%s faster in %d and slower in %d of %d", t.who, t.faster, t.slower, t.of)
+	return fmt.Sprintf("%s faster in %d and slower in %d of %d cells", t.who, t.faster, t.slower, t.of)
 }
 
 // tallies count by host scheduler where it is not the baseline's, whatever the guest's is;

@@ -2,6 +2,7 @@ package expt
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/elevisor/elevisor/internal/stats"
@@ -13,7 +14,7 @@ const namedMost = 4
 // warn says what makes the comparisons weaker than they look.
 func (s *summing) warn() {
 	s.warnFew()
-	s.warnFailed()
+	s.warnNoBase()
 	s.warnSeries("moved from block to block", "the figures look surer than they are", func(d []float64) bool { return stats.Drift(d).Warn })
 	s.warnSeries("resembled the block before", "the blocks are not independent, and the figures look surer than they are", func(d []float64) bool { return stats.Lag1(d).Warn })
 	s.warnRepeated()
@@ -36,8 +37,8 @@ func (s *summing) warnFew() {
 	}
 }
 
-// warnFailed is about groups that have no baseline.
-func (s *summing) warnFailed() {
+// warnNoBase is about groups that have no baseline.
+func (s *summing) warnNoBase() {
 	for _, g := range s.plan.Groups() {
 		if c := &s.plan.Cells[g.Cells[0]]; g.Base < 0 {
 			s.add("Nothing of workload %s is compared: there is no cell %s / %s.", c.Workload.Name, s.plan.BaseGuest, s.plan.BaseHost)
@@ -54,23 +55,21 @@ func (s *summing) warnSeries(what, so string, has func([]float64) bool) {
 	}
 }
 
-// warnRepeated is about pairs that all gave the same ratio. Two schedulers that do the
-// same give 1 in every block: that is what was found out, and no reason to warn.
+// warnRepeated is about pairs that all gave the same ratio, which is no noise to test
+// against. Where it is 1, the two may well be one and the same: a reader must know that
+// this was found, and not that a difference was too small.
 func (s *summing) warnRepeated() {
 	same := func(i int) bool {
 		d := s.ratios[i]
-		if len(d) < 2 {
-			return false
-		}
-		for _, x := range d {
-			if x != d[0] {
-				return false
-			}
-		}
-		return d[0] != 0
+		return len(d) > 1 && slices.Min(d) == slices.Max(d)
 	}
-	if n := s.count(same); n > 0 {
-		s.add("All pairs of %d comparisons gave the very same ratio: their runs repeat one another, and are worth one pair: %s.", n, s.named(same))
+	one := func(i int) bool { return same(i) && s.ratios[i][0] == 0 }
+	other := func(i int) bool { return same(i) && s.ratios[i][0] != 0 }
+	if n := s.count(one); n > 0 {
+		s.add("In %d of %d comparisons both sides gave the very same figure in every block: on these workloads the two did the same, and more repeats show nothing else.", n, len(s.Comparisons))
+	}
+	if n := s.count(other); n > 0 {
+		s.add("All pairs of %d comparisons gave the very same ratio: their runs repeat one another, and are worth one pair: %s.", n, s.named(other))
 	}
 }
 

@@ -1,0 +1,185 @@
+package expt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fake is a world whose outcomes follow from cell and seed. It fails in run number fail,
+// and has its context cancelled in run number stop.
+type fake struct {
+	workers    int
+	runs       atomic.Int64
+	fail, stop int64
+	cancel     func()
+}
+
+func (f *fake) Check(*Plan) error              { return nil }
+func (f *fake) Environment() map[string]string { return nil }
+func (f *fake) Notes(*Plan) []string           { return nil }
+func (f *fake) Close() error                   { return nil }
+func (f *fake) Concurrent() int                { return f.workers }
+
+func (f *fake) Run(ctx context.Context, s Spec) (*Outcome, error) {
+	switch f.runs.Add(1) {
+	case f.fail:
+		return nil, errors.New("the disk is on fire")
+	case f.stop:
+		f.cancel()
+		return nil, ctx.Err()
+	}
+	iops := float64(1000 + s.Seed%97 + uint64(len(s.Name())))
+	o := &Outcome{Read: Direction{IOs: 1, IOPS: iops, P99: 1e6 / iops}, Seconds: 1, Trace: make([]Access, s.Trace)}
+	if s.Trace == 0 {
+		o.Trace = nil
+	}
+	return o, nil
+}
+
+func testPlan(t *testing.T) *Plan {
+	m := matrix()
+	m.Trace = 2
+	p, err := NewPlan(m)
+	require.NoError(t, err)
+	return p
+}
+
+func encode(t *testing.T, runs []Run) string {
+	text, err := json.Marshal(runs)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// However many run at a time, the results are the same, and in the plan's order.
+func TestRunner(t *testing.T) {
+	p := testPlan(t)
+	var want string
+	for _, workers := range []int{1, 2, 7} {
+		var seen []Progress
+		w := &fake{workers: workers}
+		r := Runner{World: w, Plan: p, Progress: func(p Progress) { seen = append(seen, p) }}
+		runs, err := r.Run(context.Background())
+		require.NoError(t, err)
+		require.EqualValues(t, len(runs), w.runs.Load())
+		for i, r := range runs {
+			require.Equal(t, i, r.Order)
+			require.NotNil(t, r.Outcome)
+			require.Equal(t, r.Block == 0, len(r.Outcome.Trace) == 2, "the first block is traced")
+		}
+		require.Len(t, seen, len(runs))
+		require.Equal(t, Progress{Done: len(runs), Total: len(runs)}, seen[len(seen)-1])
+		if want == "" {
+			want = encode(t, runs)
+		}
+		require.Equal(t, want, encode(t, runs))
+	}
+}
+
+func TestRunner_nameOfTheRunThatFails(t *testing.T) {
+	r := Runner{World: &fake{workers: 1, fail: 5}, Plan: testPlan(t)}
+	runs, err := r.Run(context.Background())
+	require.ErrorContains(t, err, "run 5 of 72 (")
+	require.ErrorContains(t, err, ", seed ")
+	require.ErrorContains(t, err, "): the disk is on fire")
+	require.NotNil(t, runs[3].Outcome)
+	require.Nil(t, runs[4].Outcome)
+}
+
+// Interrupted twice, once with a line half written, the experiment ends as if nothing had
+// been.
+func TestState_resumes(t *testing.T) {
+	p := testPlan(t)
+	whole, err := (&Runner{World: &fake{workers: 1}, Plan: p}).Run(context.Background())
+	require.NoError(t, err)
+
+	dir := filepath.Join(t.TempDir(), "new")
+	_, err = OpenState(dir)
+	require.ErrorIs(t, err, ErrNoState)
+	s, err := CreateState(dir, Begun{Version: "v", Plan: *p})
+	require.NoError(t, err)
+	_, err = OpenState(dir)
+	require.ErrorContains(t, err, "is being run by another program")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &fake{workers: 2, stop: 20, cancel: cancel}
+	_, err = (&Runner{World: w, Plan: p, State: s}).Run(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, s.Close())
+	_, err = CreateState(dir, Begun{Plan: *p})
+	require.ErrorContains(t, err, "has an experiment already: --resume")
+
+	s, err = OpenState(dir)
+	require.NoError(t, err)
+	first := len(s.Finished)
+	require.GreaterOrEqual(t, first, 18)
+	require.LessOrEqual(t, first, 21)
+	require.Empty(t, s.Plan.Difference(p))
+	_, err = (&Runner{World: &fake{workers: 1, fail: 9}, Plan: &s.Plan, State: s}).Run(context.Background())
+	require.ErrorContains(t, err, "on fire")
+	require.NoError(t, s.Close())
+
+	f, err := os.OpenFile(filepath.Join(dir, runsName), os.O_WRONLY|os.O_APPEND, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString(`{"cell":1,"blo`)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+
+	s, err = OpenState(dir)
+	require.NoError(t, err)
+	require.Len(t, s.Finished, first+8)
+	w = &fake{workers: 2}
+	var last Progress
+	runs, err := (&Runner{World: w, Plan: &s.Plan, State: s, Progress: func(p Progress) { last = p }}).Run(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, Progress{Done: 72, Total: 72, Before: first + 8}, last)
+	require.EqualValues(t, 72-first-8, w.runs.Load(), "what had finished is not run again")
+	require.Equal(t, encode(t, whole), encode(t, runs))
+	require.NoError(t, s.Close())
+
+	s, err = OpenState(dir)
+	require.NoError(t, err)
+	require.Len(t, s.Finished, 72)
+	require.NoError(t, s.Close())
+}
+
+func TestOpenState_refuses(t *testing.T) {
+	p := testPlan(t)
+	order, err := p.Order()
+	require.NoError(t, err)
+	line := func(change func(r *Run)) string {
+		r := order[3]
+		r.Outcome = &Outcome{}
+		change(&r)
+		text, err := json.Marshal(r)
+		require.NoError(t, err)
+		return string(text) + "\n"
+	}
+	good := line(func(*Run) {})
+	for want, text := range map[string]string{
+		"line 1: it is none of the plan's 72 runs": line(func(r *Run) { r.Order = 72 }),
+		"line 2: it is none of the plan's":         good + good,
+		"line 1: it is none":                       line(func(r *Run) { r.Outcome = nil }),
+		"line 1: run 3 is not the plan's":          line(func(r *Run) { r.Seed++ }),
+		"line 2: invalid character":                good + "x\n",
+	} {
+		dir := t.TempDir()
+		s, err := CreateState(dir, Begun{Plan: *p})
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		require.NoError(t, os.WriteFile(filepath.Join(dir, runsName), []byte(text), 0o644))
+		_, err = OpenState(dir)
+		assert.ErrorContains(t, err, want)
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, planName), []byte(`{"format":9}`), 0o644))
+	_, err = OpenState(dir)
+	assert.ErrorContains(t, err, "in format 9; this program goes on with format 1 only")
+}
