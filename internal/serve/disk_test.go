@@ -287,3 +287,19 @@ func TestSwitch_keepsDepthThatWasDefault(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, defaultDepth, s.Depth)
 }
+
+// TestSharedMemory has two windows of one image of memory, with something around it, once.
+func TestSharedMemory(t *testing.T) {
+	dir, wrapped := t.TempDir(), 0
+	disk := func(id string, offset int64) Disk {
+		return Disk{ID: id, Path: "mem:?size=2M", Socket: filepath.Join(dir, id), Offset: offset, Size: 1 << 20, Domain: "d", Shared: true,
+			Wrap: func(i backend.Image) backend.Image { wrapped++; return i }}
+	}
+	d, err := Open([]Disk{disk("a", 0), disk("b", 1<<20)}, nil, zap.NewNop())
+	require.NoError(t, err)
+	require.Len(t, d.images, 1)
+	require.Equal(t, 1, wrapped)
+	d.Close()
+	_, err = Open([]Disk{disk("a", 0), disk("b", 4096)}, nil, zap.NewNop())
+	require.ErrorContains(t, err, "disks a and b may both write bytes 4096 to 1048575")
+}

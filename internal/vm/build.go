@@ -9,7 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// buildEnd is how long what builds a guest may take to end when it shall.
+const buildEnd = 10 * time.Second
 
 // scripts make the guest: guest/build.sh says how.
 //
@@ -67,7 +74,14 @@ func Build(ctx context.Context, o BuildOptions) (g Guest, err error) {
 		cmd.Env = append(cmd.Env, "KERNEL="+o.Kernel, "MODULES="+o.Modules)
 	}
 	cmd.Stdout, cmd.Stderr = &out, said
-	if err := cmd.Run(); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) } // it removes what it has begun
+	cmd.WaitDelay = buildEnd
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return g, fmt.Errorf("build the guest: %w\n%s", err, strings.TrimSpace(said.text.String()))
 	}
 	return guestIn(strings.TrimSpace(out.String()))

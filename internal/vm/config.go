@@ -48,7 +48,11 @@ var versionText = regexp.MustCompile(`version (\d+)\.(\d+)`)
 
 // QEMUVersion asks a program for it.
 func QEMUVersion(ctx context.Context, program string) (v Version, err error) {
-	out, err := exec.CommandContext(ctx, cmp.Or(program, DefaultProgram), "--version").Output()
+	program = cmp.Or(program, DefaultProgram)
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		return v, fmt.Errorf("%s --version: %w", program, err)
 	}

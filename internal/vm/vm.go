@@ -140,10 +140,11 @@ func (m *Machine) dial(ctx context.Context) error {
 			m.monitor = mon
 			return nil
 		}
-		if m.Ended() || !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) {
-			return err
-		}
-		if pause(ctx, pollTime) != nil {
+		late := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
+		switch {
+		case ctx.Err() != nil || late && !m.Ended() && pause(ctx, pollTime) != nil:
+			return fmt.Errorf("%w; %w", ctx.Err(), err)
+		case !late || m.Ended():
 			return err
 		}
 	}

@@ -42,6 +42,7 @@ var layers = map[string][]string{
 	"internal/clock":   {"blk"},
 	"internal/qmp":     {"internal/clock"},
 	"internal/attach":  {"internal/qmp", "vhost"},
+	"internal/vm":      {"internal/qmp"},
 	"internal/stats":   {},
 	"internal/report":  {"internal/expt", "internal/jobs", "internal/report", "internal/stats", "sched"},
 	"internal/jobs":    {"internal/bench"},

@@ -26,6 +26,7 @@ var planted = []struct{ rule, name, text string }{
 	{"layers", "internal/stats/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"layers", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
 	{"layers", "internal/qmp/x.go", `import _ "github.com/elevisor/elevisor/vhost"`},
+	{"layers", "internal/vm/x.go", `import _ "github.com/elevisor/elevisor/internal/serve"`},
 	{"layers", "internal/attach/x.go", `import _ "github.com/elevisor/elevisor/internal/serve"`},
 	{"", "sched/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"", "vhost/x_test.go", `import _ "github.com/elevisor/elevisor/device"`},

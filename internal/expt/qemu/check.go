@@ -34,7 +34,7 @@ func (w *world) Check(p *expt.Plan) error {
 			return fmt.Errorf("cell %d: disk %s: %w", n, p.Disk, err)
 		}
 	}
-	ctx, stop := context.WithTimeout(context.Background(), agentTime)
+	ctx, stop := context.WithTimeout(context.Background(), stepTime)
 	defer stop()
 	if w.o.Attach != "" {
 		return (&running{w.o.Attach, w.o.GuestAgent}).check(ctx)
@@ -42,17 +42,12 @@ func (w *world) Check(p *expt.Plan) error {
 	return w.checkPrograms(ctx, p)
 }
 
-// checkPrograms wants QEMU, and what a guest is made with.
-func (w *world) checkPrograms(ctx context.Context, p *expt.Plan) (err error) {
+// checkPrograms wants QEMU and a guest, which is made now if it never was.
+func (w *world) checkPrograms(ctx context.Context, p *expt.Plan) error {
 	if err := vm.MissingError(vm.Missing(w.o.Program, w.o.Initrd == "")); err != nil {
 		return err
 	}
-	if w.o.Initrd != "" {
-		if err := (vm.Guest{Kernel: w.o.Kernel, Initrd: w.o.Initrd}).Check(); err != nil {
-			return err
-		}
-	}
-	if w.version, err = vm.QEMUVersion(ctx, w.o.Program); err != nil {
+	if err := w.makeGuest(ctx); err != nil {
 		return err
 	}
 	for i := range p.Cells {

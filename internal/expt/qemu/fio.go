@@ -24,6 +24,9 @@ type fioJob struct {
 	Error int    `json:"error"`
 	Read  fioDirection
 	Write fioDirection
+	Sync  struct {
+		IOs uint64 `json:"total_ios"`
+	}
 }
 
 // fioDirection is one direction of a job.
@@ -66,6 +69,14 @@ func parseFio(out []byte) (*fioOutput, error) {
 func (f *fioOutput) submitted() (n uint64) {
 	for _, j := range f.Jobs {
 		n += j.Read.IOs + j.Write.IOs
+	}
+	return n
+}
+
+// syncs is how often all jobs have flushed the disk's cache.
+func (f *fioOutput) syncs() (n uint64) {
+	for _, j := range f.Jobs {
+		n += j.Sync.IOs
 	}
 	return n
 }

@@ -25,7 +25,7 @@ type machine interface {
 	// Sh runs a script of one line in the guest, as root, and returns what it prints. A
 	// status other than 0 is an error.
 	Sh(ctx context.Context, script string) (printed string, err error)
-	// Plug returns when the guest has the disk: its name there, sda's place being /dev.
+	// Plug returns when the guest has the disk, whose name there it tells: vda.
 	Plug(ctx context.Context, socket string, queues, queueSize int) (name string, err error)
 	// Unplug returns when the guest has let go of the disk.
 	Unplug(ctx context.Context) error

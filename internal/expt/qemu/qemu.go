@@ -191,20 +191,28 @@ func (w *world) machines(ctx context.Context, n, queues int) error {
 	return err
 }
 
-// makeGuest has the guest's files ready.
+// makeGuest has the guest's files ready, and knows QEMU.
 func (w *world) makeGuest(ctx context.Context) (err error) {
-	switch {
-	case w.guest != vm.Guest{}:
+	if w.guest != (vm.Guest{}) {
 		return nil
-	case w.o.Initrd != "":
-		w.guest = vm.Guest{Kernel: w.o.Kernel, Initrd: w.o.Initrd}
-		return w.guest.Check()
 	}
-	w.guest, err = vm.Build(ctx, vm.BuildOptions{
-		CacheDir: w.o.CacheDir, Kernel: w.o.Kernel, Modules: w.o.Modules,
-		Log: func(line string) { w.log.Info(line) },
-	})
-	return err
+	guest := vm.Guest{Kernel: w.o.Kernel, Initrd: w.o.Initrd}
+	if w.o.Initrd != "" {
+		err = guest.Check()
+	} else {
+		guest, err = vm.Build(ctx, vm.BuildOptions{
+			CacheDir: w.o.CacheDir, Kernel: w.o.Kernel, Modules: w.o.Modules,
+			Log: func(line string) { w.log.Info(line) },
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if w.version, err = vm.QEMUVersion(ctx, w.o.Program); err != nil {
+		return err
+	}
+	w.guest = guest
+	return nil
 }
 
 // scratch is the directory of sockets.

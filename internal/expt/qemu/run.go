@@ -27,14 +27,17 @@ func (w *world) Run(ctx context.Context, s expt.Spec) (o *expt.Outcome, err erro
 		}
 	}()
 	if err := w.machines(ctx, s.VMs, s.Queues); err != nil {
-		return nil, errors.Join(err, w.discard())
+		w.discard()
+		return nil, err
 	}
 	r := &run{spec: &s, server: srv, loads: make([]*load, s.VMs)}
 	if o, err = r.do(ctx, w.vms); err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return nil, errors.Join(err, r.abandon(), w.discard())
+		err = errors.Join(err, r.abandon())
+		w.discard()
+		return nil, err
 	}
 	if i := w.sizes[s.Disk]; i.note != "" {
 		o.Warnings = append(o.Warnings, i.note)
@@ -44,11 +47,10 @@ func (w *world) Run(ctx context.Context, s expt.Spec) (o *expt.Outcome, err erro
 }
 
 // discard throws machines of ours away, whose state is not known after an error.
-func (w *world) discard() error {
+func (w *world) discard() {
 	ctx, stop := context.WithTimeout(context.Background(), quitTime)
 	defer stop()
 	_ = w.release(ctx, 0) // the error that led here counts
-	return nil
 }
 
 // run is one run under way.
@@ -182,13 +184,16 @@ func (r *run) outcome(got []measured, before, after *device.DomainStats, ramp ti
 	for i := range got {
 		m := &got[i]
 		all[i], outputs[i] = m.fio, m.out
-		one := m.merging()
+		one := m.merging(r.loads[i].cached)
 		o.Guest.Submitted += one.Submitted
 		o.Guest.Merged += one.Merged
 		o.Guest.Issued += one.Issued
 		if why := mismatch(&one, &r.spec.Workload, r.loads[i].splits, ramp); why != "" {
 			o.Warnings = append(o.Warnings, fmt.Sprintf("VM %d: %s", i, why))
 		}
+	}
+	if why := lost(&o.Guest, &o.Host, &r.spec.Workload, len(got), ramp); why != "" {
+		o.Warnings = append(o.Warnings, why)
 	}
 	o.Seconds = seconds(all)
 	o.Jobs = shares(all)
@@ -203,12 +208,14 @@ func (r *run) outcome(got []measured, before, after *device.DomainStats, ramp ti
 }
 
 // merging is what became of one guest's requests: fio says what it submitted, and the
-// kernel what it merged and what completed.
-func (m *measured) merging() expt.Merging {
-	return expt.Merging{
-		Known: true, Submitted: m.fio.submitted(),
-		Merged: m.after.Merges - m.before.Merges, Issued: m.after.IOs - m.before.IOs,
+// kernel what it merged and what completed. A flush of the disk's cache is to the kernel an
+// empty write that completes, too.
+func (m *measured) merging(cached bool) expt.Merging {
+	issued := m.after.IOs - m.before.IOs
+	if cached {
+		issued -= min(issued, m.fio.syncs())
 	}
+	return expt.Merging{Known: true, Submitted: m.fio.submitted(), Merged: m.after.Merges - m.before.Merges, Issued: issued}
 }
 
 // abandon lets a machine go on that is not ours; it has ctx's time no more.

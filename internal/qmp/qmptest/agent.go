@@ -18,10 +18,13 @@ type Agent struct {
 	Disk      string   // /dev/vdb, whose PCI address is Slot on Bus
 	Bus, Slot int      //
 	Choices   []string // the guest's schedulers
+	// Exec runs a shell's script in the guest; nil: no program may be started there.
+	Exec func(script string) (printed string, status int)
 
 	mu       sync.Mutex
 	active   string
 	written  string
+	programs []program // that were started, by pid
 	listener net.Listener
 	conns    []net.Conn
 	served   sync.WaitGroup
@@ -90,6 +93,40 @@ func (g *Agent) serve(c net.Conn) {
 	}
 }
 
+// program has been started in the guest.
+type program struct {
+	asked   bool // whether it has ended
+	printed string
+	status  int
+}
+
+// exec starts a program, or tells how one has ended: it does so at the second look.
+func (g *Agent) exec(r request) (any, refusal) {
+	var a struct {
+		PID  int
+		Path string
+		Arg  []string
+	}
+	_ = json.Unmarshal(r.Arguments, &a)
+	if r.Execute == "guest-exec" {
+		if a.Path != "/bin/sh" || len(a.Arg) != 2 || a.Arg[0] != "-c" {
+			return nil, generic("Guest agent command failed, error was 'Failed to execute child process'")
+		}
+		printed, status := g.Exec(a.Arg[1])
+		g.programs = append(g.programs, program{printed: printed, status: status})
+		return map[string]int{"pid": len(g.programs)}, refusal{}
+	}
+	if a.PID < 1 || a.PID > len(g.programs) {
+		return nil, generic("Invalid parameter 'pid'")
+	}
+	p := &g.programs[a.PID-1]
+	if !p.asked {
+		p.asked = true
+		return map[string]bool{"exited": false}, refusal{}
+	}
+	return map[string]any{"exited": true, "exitcode": p.status, "out-data": []byte(p.printed)}, refusal{}
+}
+
 func (g *Agent) do(r request) (any, refusal) {
 	var a struct {
 		ID     int64
@@ -103,6 +140,10 @@ func (g *Agent) do(r request) (any, refusal) {
 		return nil, refusal{"CommandNotFound", "Command " + r.Execute + " has been disabled"}
 	}
 	switch r.Execute {
+	case "guest-exec", "guest-exec-status":
+		if g.Exec != nil {
+			return g.exec(r)
+		}
 	case "guest-sync-delimited":
 		return a.ID, refusal{}
 	case "guest-get-disks":

@@ -1,0 +1,181 @@
+package qemu
+
+import (
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/stretchr/testify/require"
+)
+
+func TestNew(t *testing.T) {
+	for want, o := range map[string]Options{
+		"both, its QMP socket (--attach) and its guest agent's": {Attach: "x"},
+		"has its own kernel":                                {Attach: "x", GuestAgent: "y", Kernel: "k", Initrd: "i"},
+		"want one of them":                                  {Kernel: "k", Initrd: "i", Modules: "m"},
+		"want --kernel together with":                       {Kernel: "k"},
+		"with --initrd, or with --modules":                  {Initrd: "k"},
+		`accelerator "hvf" is unknown; there are [kvm tcg]`: {Accel: "hvf"},
+		"65 CPUs: want 1 to 64":                             {CPUs: 65},
+		"64 MiB of memory: want 128 or more":                {MemoryMiB: 64},
+	} {
+		w, err := New(o)
+		require.ErrorContains(t, err, want)
+		require.Nil(t, w)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	w, err := newWorld(Options{Program: "/nonexistent/qemu"})
+	require.NoError(t, err)
+	plan := func(change func(*expt.Cell)) *expt.Plan {
+		s := spec()
+		change(&s.Cell)
+		return &expt.Plan{Disk: s.Disk, Cells: []expt.Cell{spec().Cell, s.Cell}}
+	}
+	for want, change := range map[string]func(*expt.Cell){
+		`a Linux guest has no I/O scheduler "cfq"; it has: none, mq-deadline, kyber, bfq`: func(c *expt.Cell) { c.Guest.Name = "cfq" },
+		`scheduler "x" is unknown`:       func(c *expt.Cell) { c.Host.Name = "x" },
+		"0 VMs: want at least 1":         func(c *expt.Cell) { c.VMs = 0 },
+		"65 queues: want 1 to 64":        func(c *expt.Cell) { c.Queues = 65 },
+		"queue-size 12: want a power of": func(c *expt.Cell) { c.QSize = 12 },
+		"nomerges 3: want 0, 1 or 2":     func(c *expt.Cell) { c.NoMerges = 3 },
+		`workload "w" has no jobs`:       func(c *expt.Cell) { c.Workload.Jobs = nil },
+		`knob "a;b"="1" of the guest`:    func(c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "a;b", Value: "1"}} },
+		`knob "a"="$(x)" of the guest`:   func(c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "a", Value: "$(x)"}} },
+		`knob "../a"="1" of the guest`:   func(c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "../a", Value: "1"}} },
+		"it reaches to byte 9437184, and": func(c *expt.Cell) {
+			c.Workload.Jobs = []jobs.Job{{Size: 1 << 20, NumJobs: 9, OffsetIncrement: 1 << 20}}
+		},
+		"and each of 2 VMs has 4194304":                                            func(c *expt.Cell) { c.VMs = 2; c.Workload.Jobs = []jobs.Job{{Size: 5 << 20}} },
+		"missing: /nonexistent/qemu (the machine; Debian package qemu-system-x86)": func(*expt.Cell) {},
+	} {
+		require.ErrorContains(t, w.Check(plan(change)), want)
+	}
+	p := plan(func(*expt.Cell) {})
+	p.Disk = "mem:"
+	require.ErrorContains(t, w.Check(p), "mem:")
+}
+
+// TestCheckGuest wants files that were named to be there before anything runs.
+func TestCheckGuest(t *testing.T) {
+	w, err := newWorld(Options{Program: "true", Kernel: "/nonexistent/vmlinux", Initrd: "/nonexistent/initrd"})
+	require.NoError(t, err)
+	s := spec()
+	require.ErrorContains(t, w.Check(&expt.Plan{Disk: s.Disk, Cells: []expt.Cell{s.Cell}}), "guest: open /nonexistent/vmlinux")
+}
+
+func TestNotes(t *testing.T) {
+	w, err := newWorld(Options{Accel: "tcg"})
+	require.NoError(t, err)
+	s := spec()
+	notes := func(change func()) string {
+		change()
+		return strings.Join(w.Notes(&expt.Plan{Cells: []expt.Cell{s.Cell}}), "\n")
+	}
+	always := notes(func() {})
+	require.Contains(t, always, "the guest's CPU is the limit")
+	require.Contains(t, always, "its scheduler merges next to nothing")
+	require.Contains(t, always, "Seeks and lost merges are not recorded.")
+	for _, not := range []string{"ignores queue-size", "nr_requests", "page cache", "ramp"} {
+		require.NotContains(t, always, not)
+	}
+	small := notes(func() { s.QSize = 8 })
+	require.Contains(t, small, "its nr_requests is 128")
+	require.NotContains(t, small, "merges next to nothing")
+	require.Contains(t, notes(func() { w.version = vm.Version{Major: 10} }), "QEMU 10.0 ignores queue-size and gives every queue 1024 entries")
+	require.NotContains(t, notes(func() { w.version = vm.Version{Major: 11, Minor: 1} }), "ignores queue-size")
+	require.Contains(t, notes(func() { s.Workload.Jobs = []jobs.Job{{Direct: false}} }), "page cache")
+	require.Contains(t, notes(func() { s.Workload.Jobs = []jobs.Job{{Direct: true, Ramp: time.Second}} }), "end of its ramp")
+	require.NotContains(t, notes(func() { w.o.Accel = "kvm" }), "TCG")
+}
+
+func TestMismatch(t *testing.T) {
+	job := func(change func(*jobs.Job)) *jobs.Workload {
+		j := jobs.Job{BS: 4096, IODepth: 4, NumJobs: 2, Direct: true}
+		change(&j)
+		return &jobs.Workload{Jobs: []jobs.Job{j}}
+	}
+	plain := job(func(*jobs.Job) {})
+	const split = 504 << 10
+	m := func(submitted, merged, issued uint64) *expt.Merging {
+		return &expt.Merging{Submitted: submitted, Merged: merged, Issued: issued}
+	}
+	require.Empty(t, mismatch(m(1000, 400, 600), plain, split, 0))
+	require.Contains(t, mismatch(m(1000, 400, 599), plain, split, 0), "1 apart (at most 0")
+	require.Contains(t, mismatch(m(1000, 401, 600), plain, split, 0), "1 apart")
+	require.Empty(t, mismatch(m(1000, 400, 600+16+50), plain, split, time.Second), "a ramp: twice 8 in flight, and a twentieth")
+	require.Contains(t, mismatch(m(1000, 400, 600+16+51), plain, split, time.Second), "67 apart (at most 66")
+	require.Contains(t, mismatch(m(1000, 400, 600-16-51), plain, split, time.Second), "67 apart")
+	for _, change := range []func(*jobs.Job){
+		func(j *jobs.Job) { j.Direct = false },
+		func(j *jobs.Job) { j.Verify = true },
+		func(j *jobs.Job) { j.BS = split + 512 },
+		func(j *jobs.Job) { j.BSSplit = []jobs.Split{{BS: 4096, Percent: 50}, {BS: 1 << 20, Percent: 50}} },
+	} {
+		require.Empty(t, mismatch(m(1000, 0, 0), job(change), split, 0))
+	}
+}
+
+func TestLost(t *testing.T) {
+	w := &jobs.Workload{Jobs: []jobs.Job{{IODepth: 4, NumJobs: 2, Direct: true}}}
+	guest := &expt.Merging{Issued: 1000}
+	host := func(n uint64) *expt.Merging { return &expt.Merging{Submitted: n} }
+	require.Empty(t, lost(guest, host(1000), w, 1, 0))
+	require.Contains(t, lost(guest, host(999), w, 1, 0), "1 apart (at most 0")
+	require.Empty(t, lost(guest, host(1000-2*2*8-50), w, 2, time.Second))
+	require.Contains(t, lost(guest, host(1000-2*2*8-51), w, 2, time.Second), "83 apart (at most 82")
+	w.Jobs[0].Direct = false
+	require.Empty(t, lost(guest, host(0), w, 1, 0), "through the page cache")
+}
+
+// TestFlushes are no requests, unless there is no cache to flush.
+func TestFlushes(t *testing.T) {
+	m := measured{before: sysStat{10, 1}, after: sysStat{110, 5}, fio: &fioOutput{Jobs: make([]fioJob, 1)}}
+	m.fio.Jobs[0].Write.IOs, m.fio.Jobs[0].Sync.IOs = 80, 24
+	require.Equal(t, expt.Merging{Known: true, Submitted: 80, Merged: 4, Issued: 76}, m.merging(true))
+	require.EqualValues(t, 100, m.merging(false).Issued)
+}
+
+// TestQuantiles are fio's own, of every job of its output.
+func TestQuantiles(t *testing.T) {
+	out, err := os.ReadFile("testdata/fio.json")
+	require.NoError(t, err)
+	f, err := parseFio(out)
+	require.NoError(t, err)
+	require.Equal(t, "fio-3.33", f.Version)
+	for i, want := range []map[float64]float64{
+		{0.01: 13.248, 0.5: 18.560, 0.9: 92.672, 0.99: 272.384},
+		{0.01: 12.736, 0.5: 13.248, 0.9: 125.440, 0.99: 2179.072},
+		{0.01: 3.632, 0.5: 41.728, 0.9: 150.528, 0.99: 436.224, 0.999: 485.376},
+	} {
+		one := []*fioOutput{{Jobs: f.Jobs[i : i+1]}}
+		of := func(j *fioJob) *fioDirection { return &j.Read }
+		if i == 2 {
+			of = func(j *fioJob) *fioDirection { return &j.Write }
+		}
+		d, err := total(one, of, 1)
+		require.NoError(t, err)
+		seen := 0
+		for _, q := range d.CDF {
+			if us, asked := want[math.Round(q.Q*1e6)/1e6]; asked {
+				require.InDelta(t, min(us, d.Max), q.US, 1e-9, "job %d, quantile %v", i, q.Q)
+				seen++
+			}
+		}
+		require.Equal(t, len(want), seen)
+		require.InDelta(t, want[0.5], d.P50, 1e-9)
+		require.InDelta(t, want[0.99], d.P99, 1e-9)
+	}
+	_, err = parseFio([]byte(`{"jobs":[{"jobname":"x","error":5}]}`))
+	require.ErrorContains(t, err, "fio's job x: error 5")
+	_, err = parseFio([]byte(`{"jobs":[]}`))
+	require.ErrorContains(t, err, "no jobs")
+	_, err = parseFio([]byte(`{"jobs":`))
+	require.ErrorContains(t, err, "fio's output: unexpected end")
+}
