@@ -28,6 +28,9 @@ type fake struct {
 	log     []want
 	keepLog bool
 	silent  bool
+
+	onKick   func()
+	onSubmit func(want) // before it is busy
 }
 
 type want struct {
@@ -47,14 +50,22 @@ func newFake(disk []byte, depth, maxIO int) *fake {
 
 func (f *fake) Depth() int                { return len(f.bufs) }
 func (f *fake) Buffer(slot int) guest.Buf { return f.bufs[slot] }
-func (f *fake) Kick()                     {}
 func (f *fake) InFlight() int             { return len(f.busy) + len(f.ready) }
+
+func (f *fake) Kick() {
+	if f.onKick != nil {
+		f.onKick()
+	}
+}
 
 func (f *fake) Submit(slot int, op blk.Op, sector blk.Sector, data []guest.Buf) bool {
 	if len(f.busy) >= f.room {
 		return false
 	}
 	w := want{slot, op, sector, data}
+	if f.onSubmit != nil {
+		f.onSubmit(w)
+	}
 	for _, b := range f.busy {
 		f.overlap = f.overlap || b.sector < w.sector+w.sectors() && w.sector < b.sector+b.sectors()
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/simworld"
 	"github.com/elevisor/elevisor/internal/jobs"
 )
 
@@ -136,6 +137,40 @@ func TestVerify(t *testing.T) {
 	}
 	_, err = w.Run(t.Context(), expt.Spec{Cell: cell, Disk: "null:size=2m", Seed: 1})
 	require.ErrorContains(t, err, "job randwrite: verify on disk null:size=2m, which keeps nothing")
+}
+
+// A job makes the same requests as in virtual time.
+func TestSameRequestsAsInVirtualTime(t *testing.T) {
+	for _, words := range [][]string{
+		{"rw=randrw", "bssplit=4k/30:8k/30:64k/40", "rwmixread=30"},
+		{"rw=write:4k", "bs=8k"},
+		{"rw=read:-8k"},
+		{"rw=randread", "bs=16k", "offset=1m"},
+		{"rw=rw", "fsync=3", "randseed=77"},
+		{"rw=randwrite", "thinktime=10", "rate_iops=20000"},
+	} {
+		j, _, err := jobs.ParseWords(append([]string{"size=1m"}, words...))
+		require.NoError(t, err)
+		spec := expt.Spec{
+			Cell: expt.Cell{
+				Guest: expt.Scheduler{Name: "none"}, Host: expt.Scheduler{Name: "none"}, VMs: 1, Queues: 1, QSize: 128,
+				Workload: jobs.Workload{Name: "same", Jobs: []jobs.Job{j}},
+			},
+			Disk: "null:size=4m", Seed: 9, Trace: 1000,
+		}
+		var traces [2][]expt.Access
+		for i, w := range []expt.World{open(t), simworld.New(simworld.Options{Costs: simworld.DefaultCosts()})} {
+			o, err := w.Run(t.Context(), spec)
+			require.NoError(t, err)
+			require.NoError(t, w.Close())
+			for _, a := range o.Trace {
+				a.Seconds = 0
+				traces[i] = append(traces[i], a)
+			}
+		}
+		require.NotEmpty(t, traces[0])
+		require.Equal(t, traces[1], traces[0], "%v", words)
+	}
 }
 
 func TestCancelled(t *testing.T) {
