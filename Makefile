@@ -7,7 +7,7 @@ FUZZTIME ?= 10s
 GOTEST = $(GO) test -count=1 -timeout=15m
 # Under the race detector: all but what only starts other programs or reads sources, and the published
 # tables, whose many runs share nothing: internal/sim's tests have several at a time.
-RACE = $$($(GO) list ./... | grep -v -e /test/qemu$$ -e /test/fences$$ -e /internal/repro$$)
+RACE = $$($(GO) list ./... | grep -v -e /test/qemu$$ -e /test/report$$ -e /test/fences$$ -e /internal/repro$$)
 
 .PHONY: help
 help: ## print this list

@@ -91,7 +91,7 @@ func (g *group) rowPlaces() (places []float64, low float64) {
 		places = append(places, at)
 		at--
 	}
-	return places, at + 0.35
+	return places, min(at+0.35, 0.65-4) // room for the axis' label beside few rows
 }
 
 // rowNames are an axis' ticks that name the rows.
@@ -116,6 +116,9 @@ func (g *group) barPanel(xLabel string, rows []bar, named bool, scale func(float
 	p.Y.Tick.Marker = plot.ConstantTicks{}
 	if named {
 		p.Y.Label.Text = "guest / host scheduler"
+		if textWidth(p.Y.Label.Text, labelSize) > (0.65-low)*rowHeight {
+			p.Y.Label.Text = "guest / host"
+		}
 		p.Y.Tick.Marker = g.rowNames(places)
 	}
 	most, b := 0.0, &bars{rows: rows, places: places}
@@ -163,7 +166,7 @@ func (g *group) nameSpace() float64 {
 func (g *group) twoPanels(f *figure, y float64, left, right *plot.Plot) {
 	names, h := g.nameSpace(), g.barsHeight()
 	each := (f.w - names - 18) / 2
-	left.Draw(f.area(0, y, names+each, h))
+	left.Draw(f.area(labelInset, y, names+each-labelInset, h))
 	right.Draw(f.area(names+each+18, y, each, h))
 }
 

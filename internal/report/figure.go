@@ -25,6 +25,7 @@ const (
 	labelSize   = 13.0
 	tickSize    = 12.0
 	titleHeight = 22.0
+	labelInset  = 5.0 // the box of a label on its side is larger than gonum takes it to be
 )
 
 // fontFamily begins with fonts whose letters are as wide as those the layout is computed

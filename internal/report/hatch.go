@@ -12,6 +12,9 @@ import (
 // number, so that it is known without colour.
 const hatches = 7
 
+// variant counts patterns and signs: past the last colour another one goes with the first.
+func variant(i int) int { return i + i/len(series) }
+
 // plain is for bars that need no setting apart: grey, and no pattern.
 const plain = -1
 
@@ -22,7 +25,7 @@ func hatched(c draw.Canvas, r vg.Rectangle, i int) {
 	}
 	col, pattern := grey, 0
 	if i != plain {
-		col, pattern = series[i%len(series)], i%hatches
+		col, pattern = series[i%len(series)], variant(i)%hatches
 	}
 	c.SetColor(pale(col))
 	c.Fill(r.Path())
@@ -94,14 +97,15 @@ func diagonals(p *vg.Path, r vg.Rectangle, step vg.Length, falling bool) {
 
 // dashes sets lines apart, by the number of their series.
 func dashes(i int) []vg.Length {
-	return [][]vg.Length{nil, {7, 3}, {2, 2}, {9, 3, 2, 3}, {4, 4}, {12, 3}, {1, 4}}[i%7]
+	return [][]vg.Length{nil, {7, 3}, {2, 2}, {9, 3, 2, 3}, {4, 4}, {12, 3}, {1, 4}}[variant(i)%7]
 }
 
 // marker draws the sign of series i around a point, for lines and points.
 func marker(c draw.Canvas, at vg.Point, i int, col color.Color) {
 	const r = 3.4
 	var p vg.Path
-	switch i % 7 {
+	i = variant(i) % 7
+	switch i {
 	case 0:
 		polygon(&p, at, r, 12, 0)
 	case 1:
@@ -119,7 +123,7 @@ func marker(c draw.Canvas, at vg.Point, i int, col color.Color) {
 		segment(&p, at.X-r, at.Y, at.X+r, at.Y)
 		segment(&p, at.X, at.Y-r, at.X, at.Y+r)
 	}
-	if i%7 < 5 {
+	if i < 5 {
 		c.SetColor(color.White)
 		c.Fill(p)
 	}

@@ -52,14 +52,23 @@ func (g *group) heats() []*heat {
 	return all
 }
 
-// SVG draws the map, not wider than width.
-func (h *heat) SVG(id string, width float64) template.HTML {
+// width is half of the page's, so that two maps stand side by side, or all of it if the
+// numbers would get too small.
+func (h *heat) width() float64 {
+	if len(h.g.hosts) > 5 {
+		return figureWidth
+	}
+	return figureWidth/2 - 24
+}
+
+// SVG draws the map.
+func (h *heat) SVG(id string) template.HTML {
 	left := 0.0
 	for _, n := range h.g.guests {
 		left = math.Max(left, textWidth(n, tickSize))
 	}
 	left += 32
-	w := math.Min(heatMostWidth, (width-left-4)/float64(len(h.g.hosts)))
+	w := math.Min(heatMostWidth, (h.width()-left-4)/float64(len(h.g.hosts)))
 	height := heatTop + heatHeight*float64(len(h.g.guests)) + heatLegend
 	var b strings.Builder
 	b.WriteString(opening(id, h.title+": "+h.g.title,
@@ -68,15 +77,16 @@ func (h *heat) SVG(id string, width float64) template.HTML {
 	svgWrite(&b, 0, 14, labelSize, "start", true, h.title)
 	svgWrite(&b, left+w*float64(len(h.g.hosts))/2, 35, tickSize, "middle", false, "host scheduler")
 	for i, n := range h.g.hosts {
-		svgWrite(&b, left+w*(float64(i)+0.5), 53, tickSize, "middle", false, n)
+		svgFit(&b, left+w*(float64(i)+0.5), 53, tickSize, w-8, false, n)
 	}
 	middle := heatTop + heatHeight*float64(len(h.g.guests))/2
 	side := "guest scheduler"
 	if len(h.g.guests) == 1 { // no room for more
 		side = "guest"
 	}
-	fmt.Fprintf(&b, `<text x="12" y="%.1f" font-size="%.0f" text-anchor="middle" transform="rotate(-90 12 %.1f)" fill="#222">%s</text>`+"\n",
-		middle, tickSize, middle, side)
+	fmt.Fprintf(&b, `<g transform="translate(13 %.1f) rotate(-90)">`, middle)
+	svgWrite(&b, 0, 0, tickSize, "middle", false, side)
+	b.WriteString("</g>\n")
 	for i, n := range h.g.guests {
 		y := heatTop + heatHeight*float64(i)
 		svgWrite(&b, left-6, y+heatHeight/2+4, tickSize, "end", false, n)
@@ -95,10 +105,10 @@ func (h *heat) element(b *strings.Builder, c *cell, x, y, w float64) {
 		fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" stroke="#fff" stroke-width="2"/>`+"\n",
 			x, y, w, heatHeight, fill)
 	}
-	middle, size := x+w/2, math.Min(11, w/9.2)
+	middle, room := x+w/2, w-8
 	if c == nil {
 		box("#f2f2f2")
-		svgWrite(b, middle, y+heatHeight/2+4, tickSize, "middle", false, "not run")
+		svgFit(b, middle, y+heatHeight/2+4, tickSize, room, false, "not run")
 		return
 	}
 	r := h.metric(c)
@@ -107,14 +117,14 @@ func (h *heat) element(b *strings.Builder, c *cell, x, y, w float64) {
 		box("#fff")
 		fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="none" stroke="#222" stroke-dasharray="4 3"/>`+"\n",
 			x+3, y+3, w-6, heatHeight-6)
-		svgWrite(b, middle, y+heatHeight/2+4, math.Min(tickSize, w/5.5), "middle", false, "baseline")
+		svgFit(b, middle, y+heatHeight/2+4, tickSize, room-6, false, "baseline")
 	case r == nil:
 		box("#f2f2f2")
-		svgWrite(b, middle, y+heatHeight/2+4, tickSize, "middle", false, "no ratio")
+		svgFit(b, middle, y+heatHeight/2+4, tickSize, room, false, "no ratio")
 	default:
 		box(hex(h.colour(r.Ratio)))
-		svgWrite(b, middle, y+22, math.Min(15, w/6), "middle", true, strings.TrimSpace(arrow(r)+" "+ratio(r.Ratio)+" "+printable(clip(r.Mark, 2))))
-		svgWrite(b, middle, y+39, size, "middle", false, "["+ratio(r.Low)+", "+ratio(r.High)+"]")
+		svgFit(b, middle, y+22, 15, room, true, strings.TrimSpace(arrow(r)+" "+ratio(r.Ratio)+" "+printable(clip(r.Mark, 2))))
+		svgFit(b, middle, y+39, 11, room, false, "["+ratio(r.Low)+", "+ratio(r.High)+"]")
 	}
 }
 
@@ -164,12 +174,25 @@ func (h *heat) legend(b *strings.Builder, x, y float64) {
 
 func hex(c color.NRGBA) string { return fmt.Sprintf("#%02x%02x%02x", c.R, c.G, c.B) }
 
-// svgWrite writes a text; anchor is start, middle or end.
+// svgWrite writes a text; anchor is start, middle or end. It gets as wide as the layout
+// takes it to be, also in another font.
 func svgWrite(b *strings.Builder, x, y, size float64, anchor string, bold bool, s string) {
+	s = printable(s)
+	if s == "" {
+		return
+	}
 	weight := ""
 	if bold {
 		weight = ` font-weight="bold"`
 	}
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="%.1f" text-anchor="%s"%s fill="#222">%s</text>`+"\n",
-		x, y, size, anchor, weight, html.EscapeString(printable(s)))
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="%.1f" text-anchor="%s" textLength="%.1f" lengthAdjust="spacingAndGlyphs"%s fill="#222">%s</text>`+"\n",
+		x, y, size, anchor, textStyle(size, bold).Width(s).Points(), weight, html.EscapeString(s))
+}
+
+// svgFit writes a text around x, smaller than size if it needs more than room.
+func svgFit(b *strings.Builder, x, y, size, room float64, bold bool, s string) {
+	if w := textStyle(size, bold).Width(printable(s)).Points(); w > room {
+		size *= room / w
+	}
+	svgWrite(b, x, y, size, "middle", bold, s)
 }

@@ -166,7 +166,7 @@ func (g *group) pictures(id string) ([]picture, error) {
 	heats := picture{Caption: "Ratios to the baseline, geometric means of the blocks' ratios with 95 % confidence intervals, guest by host scheduler. " +
 		"Blue is better, orange worse. * is p < 0.05, ** also after Holm's correction over the whole table."}
 	for i, h := range g.heats() {
-		heats.SVG = append(heats.SVG, h.SVG(fmt.Sprintf("%s-h%d", id, i), figureWidth/2-24))
+		heats.SVG = append(heats.SVG, h.SVG(fmt.Sprintf("%s-h%d", id, i)))
 	}
 	if len(heats.SVG) > 0 {
 		all = append(all, heats)

@@ -162,7 +162,7 @@ func (g *group) distribution(direction string, panels []curves, low, high float6
 		grid.Horizontal = draw.LineStyle{Color: faint, Width: 0.8}
 		grid.Vertical = grid.Horizontal
 		p.Add(grid, lines)
-		p.Draw(f.area(x, y+titleHeight, w, h-titleHeight-8))
+		p.Draw(f.area(x+labelInset, y+titleHeight, w-labelInset, h-titleHeight-8))
 	}
 	return f
 }

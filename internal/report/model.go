@@ -34,8 +34,9 @@ type group struct {
 // cell is one cell with all there is of it.
 type cell struct {
 	index       int
-	guest, host int // of the group's
-	name        string
+	guest, host int    // of the group's
+	name        string // short names: guest / host
+	full        string // the same unabridged
 	base        bool
 	stats       expt.CellStats
 	iops, p99   *expt.Comparison // with the baseline; nil of the baseline itself
@@ -77,7 +78,7 @@ func newModel(r *expt.Results) *model {
 			m.groups = append(m.groups, g)
 		}
 		guest, host := names[schedulerKey(c.Guest)], names[schedulerKey(c.Host)]
-		v := &cell{index: i, guest: place(&g.guests, guest), host: place(&g.hosts, host), name: guest + " / " + host}
+		v := &cell{index: i, guest: place(&g.guests, guest), host: place(&g.hosts, host), name: guest + " / " + host, full: c.Guest.Name + " / " + c.Host.Name}
 		v.base = r.Plan.BaseGuest != "" && c.Guest.Name == r.Plan.BaseGuest && c.Host.Name == r.Plan.BaseHost
 		g.cells = append(g.cells, v)
 	}

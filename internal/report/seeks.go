@@ -149,7 +149,7 @@ func (g *group) positions() *figure {
 		grid.Horizontal = draw.LineStyle{Color: faint, Width: 0.8}
 		grid.Vertical.Width = 0
 		p.Add(grid, points{t.trace, kinds, unit})
-		p.Draw(f.area(x, y+titleHeight, w, h-titleHeight-8))
+		p.Draw(f.area(x+labelInset, y+titleHeight, w-labelInset, h-titleHeight-8))
 	}
 	return f
 }

@@ -153,7 +153,11 @@ func evidence(x *expt.Comparison) string {
 
 // verdict is x's, which may call the cell by the name that already stands before it.
 func (c *cell) verdict(x *expt.Comparison) string {
-	return strings.TrimPrefix(x.Verdict, c.name+" ")
+	s, short := strings.CutPrefix(x.Verdict, c.name+" ")
+	if !short {
+		s = strings.TrimPrefix(x.Verdict, c.full+" ")
+	}
+	return s
 }
 
 // paragraphs writes a list under a title, if it has anything.

@@ -69,7 +69,7 @@ var (
 var (
 	clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	// In virtual time there is no other clock, not even ours.
-	virtual   = []string{"internal/sim"}
+	virtual   = []string{"internal/sim", "internal/expt/simworld"}
 	clockFree = []string{"internal/clock", "cmd", "test"}
 	// vhost waits for front-ends on real sockets, which the simulator has none of;
 	// it may set a limit to that, but not read the time.

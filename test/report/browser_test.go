@@ -50,6 +50,9 @@ addEventListener("load", () => {
 // what it printed and what it logged.
 func browser(t *testing.T, page string, args ...string) (stdout, stderr string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no browser")
+	}
 	program, err := exec.LookPath("chromium")
 	if err != nil {
 		require.NotEqual(t, "true", os.Getenv("CI"), "make test installs what is missing here")
