@@ -151,7 +151,11 @@ func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, stat
 		}
 		return &state.Plan, nil
 	}
-	plan, err := f.matrix.plan(args, f.worlds.options(f.matrix.world))
+	options, err := f.worlds.options(f.matrix.world)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := f.matrix.plan(args, options)
 	if err == nil && state != nil {
 		if d := state.Plan.Difference(plan); d != "" {
 			return nil, fmt.Errorf("--resume %s: that is another experiment: there, %s", f.resume, d)

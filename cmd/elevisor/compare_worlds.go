@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/loopback"
 	"github.com/elevisor/elevisor/internal/expt/qemu"
 	"github.com/elevisor/elevisor/internal/expt/simworld"
 	"github.com/elevisor/elevisor/internal/sim"
@@ -13,7 +13,7 @@ import (
 )
 
 // worldNames are where an experiment can be.
-var worldNames = []string{"sim", "qemu"}
+var worldNames = []string{"sim", "loopback", "qemu"}
 
 // worldFlags are what the worlds want to know beside the plan.
 type worldFlags struct {
@@ -46,18 +46,32 @@ func (f *worldFlags) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&q.GuestAgent, "guest-agent", "", "qemu: the socket of its guest agent")
 }
 
-// options are what the figures of a world depend on, for the plan.
-func (f *worldFlags) options(world string) map[string]string {
-	if world == "sim" {
-		return simworld.CostNames(&f.costs)
-	}
+// worldOptions are the flags that only one world has, and whose values its figures depend
+// on. The costs of the sim world are always part of the plan, by simworld.CostNames.
+var worldOptions = map[string][]string{
+	"sim":  {"cost-read", "cost-write", "cost-request", "cost-jitter", "cost-switch", "cost-switch-after"},
+	"qemu": {"qemu", "kernel", "initrd", "modules", "accel", "memory", "cpus", "attach", "guest-agent"},
+}
+
+// options are what the figures of a world depend on, for the plan. A flag of another world
+// is refused: it would be believed to do something.
+func (f *worldFlags) options(world string) (map[string]string, error) {
 	all := map[string]string{}
-	for _, name := range []string{"qemu", "kernel", "initrd", "modules", "accel", "memory", "cpus", "attach", "guest-agent"} {
-		if f.set.Changed(name) {
-			all[name] = f.set.Lookup(name).Value.String()
+	for of, names := range worldOptions {
+		for _, name := range names {
+			switch {
+			case !f.set.Changed(name):
+			case of != world:
+				return nil, fmt.Errorf("--%s is of --world %s, and this is %s", name, of, world)
+			default:
+				all[name] = f.set.Lookup(name).Value.String()
+			}
 		}
 	}
-	return all
+	if world == "sim" {
+		return simworld.CostNames(&f.costs), nil
+	}
+	return all, nil
 }
 
 // open makes a world; keep says whether the runs' own output is wanted.
@@ -65,8 +79,10 @@ func (f *worldFlags) open(world string, keep bool) (expt.World, error) {
 	switch world {
 	case "sim":
 		return simworld.New(simworld.Options{Costs: f.costs, Version: version(), Fio: keep}), nil
+	case "loopback":
+		return loopback.New(version()), nil
 	case "qemu":
 		return qemu.New(f.qemu)
 	}
-	return nil, fmt.Errorf("world %s is unknown", strconv.Quote(world))
+	return nil, oneOf("world", world, worldNames...)
 }

@@ -47,11 +47,9 @@ type Disk struct {
 	// the command line.
 	Slow backend.RateOptions
 
-	// For experiments: no words on the command line. Shared makes disks with one path
-	// windows of one image even if that is memory; Wrap puts something around the image
-	// that looks at what reaches it.
+	// Shared makes disks with one path windows of one image even if that is memory, for
+	// experiments: no word on the command line.
 	Shared bool
-	Wrap   func(backend.Image) backend.Image
 
 	drive []Knob // what --disk says of a simulated drive, until ParseDisk has put it behind Path
 

@@ -57,9 +57,6 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	if spec.Slow != (backend.RateOptions{}) {
 		b = backend.NewRate(b, spec.Slow)
 	}
-	if spec.Wrap != nil {
-		b = spec.Wrap(b)
-	}
 	if record {
 		b = backend.NewRecord(b)
 	}

@@ -51,11 +51,12 @@ var layers = map[string][]string{
 // pure packages have one history of answers for one history of calls: what would
 // bring in the world's state may not be imported.
 var (
-	pure   = []string{"blk", "sched", "backend/sim", "internal/stats"}
+	pure   = []string{"blk", "sched", "backend/sim", "internal/jobs", "internal/stats"}
 	impure = []string{"os", "sync", "time", "math/rand", "golang.org/x/sys"}
 	// But for these, by package or file: a model and the order of an experiment draw from
-	// generators of their own, which they seed, and a parameter file is read before there is a model.
-	pureBut = map[string]string{"backend/sim": "math/rand/v2", "backend/sim/preset.go": "os", "internal/stats": "math/rand/v2"}
+	// generators of their own, which they seed, a parameter file is read before there is a
+	// model, and a job has times.
+	pureBut = map[string]string{"backend/sim": "math/rand/v2", "backend/sim/preset.go": "os", "internal/stats": "math/rand/v2", "internal/jobs": "time"}
 	// randomGlobals draw from a generator that nobody seeds.
 	randomGlobals = []string{
 		"ExpFloat64", "Float32", "Float64", "Int", "Int32", "Int32N", "Int64", "Int64N", "IntN", "N", "NormFloat64",
@@ -68,7 +69,7 @@ var (
 var (
 	clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	// In virtual time there is no other clock, not even ours.
-	virtual   = []string{"internal/sim"}
+	virtual   = []string{"internal/sim", "internal/expt/simworld"}
 	clockFree = []string{"internal/clock", "cmd", "test"}
 	// vhost waits for front-ends on real sockets, which the simulator has none of;
 	// it may set a limit to that, but not read the time.

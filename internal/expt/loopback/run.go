@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -23,13 +25,8 @@ import (
 	"github.com/elevisor/elevisor/internal/serve"
 )
 
-const (
-	// domainID is the scheduling domain in which all VMs' requests meet.
-	domainID = "compare"
-	// segments are announced to the guest whatever the queue's size, as QEMU's own server
-	// does: with few of them a small queue could not carry what the guest has merged.
-	segments = 126
-)
+// domainID is the scheduling domain in which all VMs' requests meet.
+const domainID = "compare"
 
 // run is one run under way.
 type run struct {
@@ -37,6 +34,7 @@ type run struct {
 	spec   *expt.Spec
 	daemon *serve.Daemon
 	vms    []*machine
+	before reading // when the ramp ended
 }
 
 // machine is one VM.
@@ -97,7 +95,7 @@ func (r *run) plan() (disks []serve.Disk, d serve.Domain, err error) {
 		}
 		disks = append(disks, serve.Disk{
 			ID: diskID(vm), Path: words(s), Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.runs, vm)),
-			NumQueues: queues(s), QueueSize: size, SegMax: segments, Offset: int64(vm) * part, Size: part,
+			NumQueues: queues(s), QueueSize: size, SegMax: expt.Segments, Offset: int64(vm) * part, Size: part,
 			Cache: known.cache, Domain: domainID, Slow: backend.RateOptions{IOPS: s.IOPS}, Shared: true, Record: true,
 		})
 	}
@@ -127,7 +125,7 @@ func (r *run) start(vm int, socket string) error {
 	if size == 0 {
 		size = defaultQueueSize
 	}
-	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: segments})
+	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: expt.Segments})
 	if err != nil {
 		return err
 	}
@@ -171,34 +169,40 @@ func (x *reading) drive() *sim.Stats {
 // was over is dropped.
 func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
 	r.say("%d VMs begin, guest %s, host %s", len(r.vms), r.spec.Guest, r.spec.Host)
-	before, traced := r.read(), r.daemon.Trace(diskID(0), r.spec.Trace)
-	ramps := slices.ContainsFunc(r.spec.Workload.Jobs, func(j jobs.Job) bool { return j.Ramp > 0 })
-	ramped, ended, errs := make(chan struct{}, len(r.vms)), make(chan struct{}, len(r.vms)), make([]error, len(r.vms))
-	for vm, m := range r.vms {
-		go func() {
-			errs[vm] = m.run(ctx, func() { ramped <- struct{}{} })
-			ended <- struct{}{}
-		}()
-	}
-	left := len(r.vms)
-	for ramping := left; ramps && ramping > 0 && left > 0; {
-		select {
-		case <-ramped:
-			ramping--
-		case <-ended: // its ramp is over too, or it has failed
-			left--
-		}
-	}
-	if ramps {
-		before, traced = r.read(), r.daemon.Trace(diskID(0), r.spec.Trace)
-	}
-	for ; left > 0; left-- {
-		<-ended
-	}
-	if err := errors.Join(append(errs, traced)...); err != nil {
+	if err := r.begin(); err != nil {
 		return nil, err
 	}
-	return r.outcome(&before)
+	ramps := slices.ContainsFunc(r.spec.Workload.Jobs, func(j jobs.Job) bool { return j.Ramp > 0 })
+	var ramping atomic.Int64
+	ramping.Store(int64(len(r.vms)))
+	var again error
+	var wg sync.WaitGroup
+	errs := make([]error, len(r.vms))
+	for vm, m := range r.vms {
+		wg.Go(func() {
+			errs[vm] = m.run(ctx, func() {
+				// Here, and not by somebody who is told: on a busy machine that may be late.
+				if ramping.Add(-1) == 0 && ramps {
+					again = r.begin()
+				}
+			})
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(append(errs, again)...); err != nil {
+		return nil, err
+	}
+	after := r.read()
+	if ramps && ramping.Load() > 0 { // all has ended in the ramp
+		r.before = after
+	}
+	return r.outcome(&after)
+}
+
+// begin has everything count from now.
+func (r *run) begin() error {
+	r.before = r.read()
+	return r.daemon.Trace(diskID(0), r.spec.Trace)
 }
 
 // run runs m's load; ramped is called when its ramp is over.
@@ -219,10 +223,9 @@ func (r *run) say(format string, args ...any) {
 	}
 }
 
-// outcome puts together what was measured since before.
-func (r *run) outcome(before *reading) (*expt.Outcome, error) {
-	after := r.read()
-	o := &expt.Outcome{}
+// outcome puts together what was measured between r.before and after.
+func (r *run) outcome(after *reading) (*expt.Outcome, error) {
+	before, o := &r.before, &expt.Outcome{}
 	var results [][]bench.JobResult
 	var options [][]bench.Options
 	for _, m := range r.vms {

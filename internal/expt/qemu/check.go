@@ -128,7 +128,7 @@ func (w *world) Notes(p *expt.Plan) (notes []string) {
 	add(some(p, func(c *expt.Cell) bool {
 		return slices.ContainsFunc(c.Workload.Jobs, func(j jobs.Job) bool { return !j.Direct })
 	}), "Some jobs are not direct=1: the guest's page cache answers them, and merges and latencies are its own.")
-	add(w.o.Recorder == nil, "Seeks and lost merges are not recorded.")
+	notes = append(notes, "Seeks and lost merges are counted in the order in which requests are issued to the disk.")
 	add(some(p, func(c *expt.Cell) bool { return ramped(c) }),
 		"fio begins to count at the end of its ramp, and the guest's and the host's counts at nearly the same moment: sums may differ by what was in flight.")
 	return notes

@@ -81,7 +81,7 @@ func TestNotes(t *testing.T) {
 	always := notes(func() {})
 	require.Contains(t, always, "the guest's CPU is the limit")
 	require.Contains(t, always, "its scheduler merges next to nothing")
-	require.Contains(t, always, "Seeks and lost merges are not recorded.")
+	require.Contains(t, always, "Seeks and lost merges are counted in the order")
 	for _, not := range []string{"ignores queue-size", "nr_requests", "page cache", "ramp"} {
 		require.NotContains(t, always, not)
 	}

@@ -53,19 +53,6 @@ type Options struct {
 
 	// Slow makes every disk as slow as that; counts are then reproducible on a busy machine.
 	Slow backend.RateOptions
-	// Recorder makes what looks at the requests on their way to the disk, for each run;
-	// nil: seeks, lost merges and traces are not known.
-	Recorder func() Recorder
-}
-
-// Recorder looks at what reaches a disk, in the order in which it is issued.
-type Recorder interface {
-	// Wrap is called once, with the image that all disks of the run are windows of.
-	Wrap(backend.Image) backend.Image
-	// Start begins, at the ramp's end; trace is how many accesses to keep.
-	Start(trace int)
-	// Stop ends it. The requests and sectors in Disk are not taken from here.
-	Stop() (expt.Disk, []expt.Access)
 }
 
 // world is the [expt.World].

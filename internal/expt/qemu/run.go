@@ -7,8 +7,9 @@ import (
 	"maps"
 	"time"
 
-	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/internal/ctl"
 	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/measure"
 	"github.com/elevisor/elevisor/internal/jobs"
 )
 
@@ -122,14 +123,18 @@ func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
 	ctx, stop := context.WithTimeout(ctx, length)
 	defer stop()
 	before := r.server.counts() // with a ramp, this is not the one that counts
-	r.record(ramp == 0)
+	if err := r.trace(); err != nil {
+		return nil, err
+	}
 	err := each(len(r.loads), func(i int) error { return r.loads[i].begin(ctx, ramp) })
 	if err != nil {
 		return nil, err
 	}
 	if ramp > 0 {
 		before = r.server.counts()
-		r.record(true)
+		if err := r.trace(); err != nil {
+			return nil, err
+		}
 	}
 	got := make([]measured, len(r.loads))
 	err = each(len(got), func(i int) (err error) {
@@ -147,11 +152,16 @@ func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
 	return r.outcome(got, &before, &after, ramp)
 }
 
-// record starts the recorder, at the ramp's end.
-func (r *run) record(now bool) {
-	if now && r.server.recorder != nil {
-		r.server.recorder.Start(r.spec.Trace)
+// trace has the first requests from now on kept.
+func (r *run) trace() error { return r.server.Trace(serverDisk(0), r.spec.Trace) }
+
+// traced are the requests that were kept; their time begins with the first.
+func (r *run) traced() ([]expt.Access, error) {
+	kept, err := r.server.Traced(serverDisk(0))
+	if err != nil || len(kept) == 0 {
+		return nil, err
 	}
+	return measure.Trace(kept, kept[0].At), nil
 }
 
 // times are a load's ramp and the longest that it may take.
@@ -170,13 +180,13 @@ func times(w *jobs.Workload) (ramp, limit time.Duration) {
 }
 
 // outcome puts together what was measured.
-func (r *run) outcome(got []measured, before, after *device.DomainStats, ramp time.Duration) (o *expt.Outcome, err error) {
-	o = &expt.Outcome{}
-	if r.server.recorder != nil {
-		o.Disk, o.Trace = r.server.recorder.Stop()
+func (r *run) outcome(got []measured, before, after *ctl.DiskStat, ramp time.Duration) (o *expt.Outcome, err error) {
+	o = &expt.Outcome{Disk: diskCounts(before, after)}
+	if o.Trace, err = r.traced(); err != nil {
+		return nil, err
 	}
 	var disk expt.Disk
-	o.Host, disk = hostCounts(before, after)
+	o.Host, disk = hostCounts(&before.DomainStats, &after.DomainStats)
 	o.Disk.Requests, o.Disk.Sectors = disk.Requests, disk.Sectors
 	all := make([]*fioOutput, len(got))
 	outputs := make([][]byte, len(got))

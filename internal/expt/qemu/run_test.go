@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/internal/expt"
 	"github.com/elevisor/elevisor/internal/jobs"
 	"github.com/elevisor/elevisor/internal/qmp/qmptest"
@@ -225,30 +224,6 @@ func TestWarnings(t *testing.T) {
 		"The guest uses 2 queues, not 1: it has no use for more than it has CPUs.",
 	}, o.Warnings)
 	require.Equal(t, "3", r.machines[0].guest.files["/sys/block/vda/queue/iosched/fifo_batch"])
-}
-
-// recording sees what a recorder is told.
-type recording struct {
-	wrapped bool
-	trace   int
-}
-
-func (r *recording) Wrap(i backend.Image) backend.Image { r.wrapped = true; return i }
-func (r *recording) Start(trace int)                    { r.trace = trace }
-func (r *recording) Stop() (expt.Disk, []expt.Access) {
-	return expt.Disk{Seeks: 3, Requests: 99}, []expt.Access{{Sector: 8}}
-}
-
-func TestRecorder(t *testing.T) {
-	var rec recording
-	r := newRig(t, Options{Recorder: func() Recorder { return &rec }})
-	s := spec()
-	s.Trace = 17
-	o, err := r.Run(t.Context(), s)
-	require.NoError(t, err)
-	require.Equal(t, recording{true, 17}, rec)
-	require.Equal(t, expt.Disk{Seeks: 3}, o.Disk, "requests are the server's count")
-	require.Equal(t, []expt.Access{{Sector: 8}}, o.Trace)
 }
 
 // TestRunningVM takes a machine that is not ours: by QMP and the guest agent, both played.

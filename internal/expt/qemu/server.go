@@ -9,7 +9,9 @@ import (
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/internal/ctl"
 	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/expt/measure"
 	"github.com/elevisor/elevisor/internal/serve"
 	"github.com/elevisor/elevisor/sched"
 )
@@ -17,9 +19,6 @@ import (
 const (
 	// domainID is the scheduling domain in which all VMs' requests meet.
 	domainID = "compare"
-	// segments are announced to the guest whatever the queue's size, as QEMU's own server
-	// does: with few of them a small queue could not carry what the guest has merged.
-	segments = 126
 	// windowAlign is what the VMs' parts of an image begin at multiples of, in bytes.
 	windowAlign = 1 << 20
 	// defaultQueueSize is the disk's where a cell says nothing, in entries.
@@ -29,10 +28,9 @@ const (
 // server serves one run's disks in this process.
 type server struct {
 	*serve.Daemon
-	sockets  []string // by VM
-	stop     context.CancelFunc
-	ended    chan error
-	recorder Recorder
+	sockets []string // by VM
+	stop    context.CancelFunc
+	ended   chan error
 }
 
 // image is what is known of a disk before it is served.
@@ -81,7 +79,7 @@ func inFile(words string) bool {
 func window(bytes int64, vms int) int64 { return bytes / int64(vms) / windowAlign * windowAlign }
 
 // plan says what to serve for a run.
-func (w *world) plan(s *expt.Spec, rec Recorder) (disks []serve.Disk, d serve.Domain, err error) {
+func (w *world) plan(s *expt.Spec) (disks []serve.Disk, d serve.Domain, err error) {
 	i, err := w.look(s.Disk)
 	if err != nil {
 		return nil, d, err
@@ -95,14 +93,15 @@ func (w *world) plan(s *expt.Spec, rec Recorder) (disks []serve.Disk, d serve.Do
 		return nil, d, err
 	}
 	w.serial++
+	slow := w.o.Slow
+	if s.IOPS > 0 {
+		slow.IOPS = s.IOPS
+	}
 	for n := range s.VMs {
 		disk := serve.Disk{
-			ID: fmt.Sprintf("vm%d", n), Path: s.Disk, Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.serial, n)),
-			NumQueues: max(s.Queues, 1), QueueSize: queueSize(&s.Cell), SegMax: segments,
-			Offset: int64(n) * part, Size: part, Cache: i.cache, Domain: domainID, Slow: w.o.Slow, Shared: true,
-		}
-		if rec != nil {
-			disk.Wrap = rec.Wrap
+			ID: serverDisk(n), Path: s.Disk, Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.serial, n)),
+			NumQueues: max(s.Queues, 1), QueueSize: queueSize(&s.Cell), SegMax: expt.Segments,
+			Offset: int64(n) * part, Size: part, Cache: i.cache, Domain: domainID, Slow: slow, Shared: true, Record: true,
 		}
 		disks = append(disks, disk)
 	}
@@ -124,10 +123,7 @@ func queueSize(c *expt.Cell) int {
 // serve opens a run's disks.
 func (w *world) serve(s *expt.Spec) (*server, error) {
 	srv := &server{ended: make(chan error, 1)}
-	if w.o.Recorder != nil {
-		srv.recorder = w.o.Recorder()
-	}
-	disks, domain, err := w.plan(s, srv.recorder)
+	disks, domain, err := w.plan(s)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +145,21 @@ func (s *server) close() error {
 	return <-s.ended
 }
 
-// counts are what the domain has counted so far.
-func (s *server) counts() device.DomainStats { return s.Stat()[0].DomainStats }
+// serverDisk is the n-th VM's disk, as the server calls it. All are windows of one image.
+func serverDisk(n int) string { return fmt.Sprintf("vm%d", n) }
+
+// counts are what the server has counted so far of all disks together.
+func (s *server) counts() ctl.DiskStat { return s.Stat()[0] }
+
+// diskCounts is what reached the image between two readings, but for the sums, which
+// hostCounts has. Of a simulated drive, its own count is in it.
+func diskCounts(before, after *ctl.DiskStat) expt.Disk {
+	record := after.Recorded.Since(*before.Recorded)
+	if after.Simulated == nil {
+		return measure.Disk(&record, nil, nil)
+	}
+	return measure.Disk(&record, &before.Simulated.Model, &after.Simulated.Model)
+}
 
 // dataOps are the operations that are scheduled.
 var dataOps = []blk.Op{blk.OpRead, blk.OpWrite, blk.OpDiscard, blk.OpWriteZeroes}
