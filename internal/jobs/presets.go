@@ -93,11 +93,14 @@ func alone(name string, j Job) Workload { return Workload{Name: name, Jobs: []Jo
 func linear4k() Preset {
 	p := Preset{
 		Name: "linear4k", Disks: everywhere(Disk{Path: hardDisk}),
-		Doc: "sequential 4 KiB, one request at a time, 1 to 8 jobs in regions of 5 GiB of their own, on a simulated hard disk: where a scheduler can only choose who is next",
+		Doc: "sequential 4 KiB, one request at a time, 1 to 8 jobs in regions of 5 GiB and with queues of their own, as on as many CPUs, on a simulated hard disk: where a scheduler can only choose who is next",
 	}
 	for _, rw := range []string{"read", "write"} {
 		for _, n := range []int{1, 2, 4, 8} {
-			p.Loads = append(p.Loads, Load{Workload: alone(fmt.Sprintf("%s-%d", rw, n), linear(rw, n))})
+			p.Loads = append(p.Loads, Load{
+				Workload: alone(fmt.Sprintf("%s-%d", rw, n), linear(rw, n)),
+				Setup:    Setup{Queues: []int{n}},
+			})
 		}
 	}
 	return p
