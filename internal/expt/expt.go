@@ -156,6 +156,10 @@ type Disk struct {
 // LostWindow is how many issued requests a neighbour is looked for among.
 const LostWindow = backend.RecordWindow
 
+// Segments are announced to the guest in every world, whatever the queue's size, as QEMU's
+// own server does: with few of them a small queue could not carry what the guest has merged.
+const Segments = 126
+
 // Access is one request on its way to the disk, for the picture of positions over time.
 type Access struct {
 	Seconds float64 `json:"t"` // since the ramp

@@ -65,6 +65,7 @@ type VM struct {
 
 	NumQueues int // default 1
 	QueueSize int // default 128
+	SegMax    int // data segments of a request; default: QueueSize less 2, as the device's
 	Prio      blk.Prio
 	// WriteThrough starts the disk with its write cache off: every write is durable before
 	// it is acknowledged, and such writes are never merged.

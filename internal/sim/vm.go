@@ -43,7 +43,7 @@ func (w *world) addVM(i int, o *VM, disk *blk.Disk, info backend.Info) error {
 	}
 	dev, err := device.New(device.Options{
 		ID: fmt.Sprintf("vm%d", i), Index: uint16(i), Disk: disk, Info: info, Loops: []*device.Loop{w.loop},
-		NumQueues: o.NumQueues, QueueSize: o.QueueSize, Prio: o.Prio, WriteCache: !o.WriteThrough,
+		NumQueues: o.NumQueues, QueueSize: o.QueueSize, SegMax: o.SegMax, Prio: o.Prio, WriteCache: !o.WriteThrough,
 		Offset: blk.Sector(o.Offset / blk.SectorSize), Size: blk.Sector(o.Size / blk.SectorSize),
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func guestFor(o *VM, jobs []*job) guest.Options {
 	}
 	g.Depth = slices.Max(append(depths, 1))
 	if o.Guest != nil { // room for what is merged: a driver's seg_max
-		g.Segments = max(g.Segments, o.QueueSize-2)
+		g.Segments = max(g.Segments, cmp.Or(o.SegMax, o.QueueSize-2))
 	}
 	return g
 }

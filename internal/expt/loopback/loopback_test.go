@@ -206,3 +206,20 @@ func TestRefused(t *testing.T) {
 		require.ErrorContains(t, w.Check(p), want, fmt.Sprint(want))
 	}
 }
+
+// What the presets ask for can be run, in both worlds with a built-in guest.
+func TestPresets(t *testing.T) {
+	for _, preset := range jobs.Presets() {
+		var loads []expt.Load
+		for _, l := range preset.Loads {
+			loads = append(loads, expt.Load{
+				Workload: l.Workload, VMs: []int{max(l.VMs, 1)}, Queues: l.Queues, QSizes: l.QueueSizes, Depths: l.Depths, MaxSectorsKB: l.MaxSectorsKB,
+			})
+		}
+		for name, w := range map[string]expt.World{"loopback": open(t), "sim": simworld.New(simworld.Options{Costs: simworld.DefaultCosts()})} {
+			disk := preset.Disks[name]
+			p := plan(t, expt.Matrix{Disk: disk.Path, IOPS: disk.IOPS, Guests: schedulers(t, "none", "bfq"), Hosts: schedulers(t, "timeslice"), Loads: loads})
+			require.NoError(t, w.Check(p), "%s in %s", preset.Name, name)
+		}
+	}
+}

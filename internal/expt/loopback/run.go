@@ -25,13 +25,8 @@ import (
 	"github.com/elevisor/elevisor/internal/serve"
 )
 
-const (
-	// domainID is the scheduling domain in which all VMs' requests meet.
-	domainID = "compare"
-	// segments are announced to the guest whatever the queue's size, as QEMU's own server
-	// does: with few of them a small queue could not carry what the guest has merged.
-	segments = 126
-)
+// domainID is the scheduling domain in which all VMs' requests meet.
+const domainID = "compare"
 
 // run is one run under way.
 type run struct {
@@ -100,7 +95,7 @@ func (r *run) plan() (disks []serve.Disk, d serve.Domain, err error) {
 		}
 		disks = append(disks, serve.Disk{
 			ID: diskID(vm), Path: words(s), Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.runs, vm)),
-			NumQueues: queues(s), QueueSize: size, SegMax: segments, Offset: int64(vm) * part, Size: part,
+			NumQueues: queues(s), QueueSize: size, SegMax: expt.Segments, Offset: int64(vm) * part, Size: part,
 			Cache: known.cache, Domain: domainID, Slow: backend.RateOptions{IOPS: s.IOPS}, Shared: true, Record: true,
 		})
 	}
@@ -130,7 +125,7 @@ func (r *run) start(vm int, socket string) error {
 	if size == 0 {
 		size = defaultQueueSize
 	}
-	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: segments})
+	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: expt.Segments})
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,6 @@ import (
 const (
 	// domainID is the scheduling domain in which all VMs' requests meet.
 	domainID = "compare"
-	// segments are announced to the guest whatever the queue's size, as QEMU's own server
-	// does: with few of them a small queue could not carry what the guest has merged.
-	segments = 126
 	// windowAlign is what the VMs' parts of an image begin at multiples of, in bytes.
 	windowAlign = 1 << 20
 	// defaultQueueSize is the disk's where a cell says nothing, in entries.
@@ -103,7 +100,7 @@ func (w *world) plan(s *expt.Spec) (disks []serve.Disk, d serve.Domain, err erro
 	for n := range s.VMs {
 		disk := serve.Disk{
 			ID: serverDisk(n), Path: s.Disk, Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.serial, n)),
-			NumQueues: max(s.Queues, 1), QueueSize: queueSize(&s.Cell), SegMax: segments,
+			NumQueues: max(s.Queues, 1), QueueSize: queueSize(&s.Cell), SegMax: expt.Segments,
 			Offset: int64(n) * part, Size: part, Cache: i.cache, Domain: domainID, Slow: slow, Shared: true, Record: true,
 		}
 		disks = append(disks, disk)

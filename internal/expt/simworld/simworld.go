@@ -159,7 +159,7 @@ func machine(s *expt.Spec, i int) (sim.VM, error) {
 	if err != nil {
 		return sim.VM{}, err
 	}
-	vm := sim.VM{NumQueues: s.Queues, QueueSize: s.QSize, Guest: block}
+	vm := sim.VM{NumQueues: s.Queues, QueueSize: s.QSize, SegMax: expt.Segments, Guest: block}
 	for _, k := range own {
 		vm.GuestKnobs = append(vm.GuestKnobs, sim.Knob(k))
 	}
