@@ -32,7 +32,7 @@ func (s *summing) headline() string {
 		}
 	}
 	if len(none) > 0 {
-		parts = append(parts, "no difference with "+strings.Join(none, ", "))
+		parts = append(parts, "no difference shown with "+strings.Join(none, ", "))
 	}
 	text := fmt.Sprintf("IOPS against guest %s / host %s, where significant after correction for %d comparisons: %s",
 		s.plan.BaseGuest, s.plan.BaseHost, len(all), strings.Join(parts, "; "))

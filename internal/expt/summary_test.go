@@ -74,7 +74,7 @@ func TestSummarize(t *testing.T) {
 	assert.Equal(t, []any{1, "p99_us", "**", "none / cfq faster by 50.0 % [50.0, 50.0]"}, []any{c.Cell, c.Metric, c.Mark, c.Verdict})
 	assert.True(t, math.IsInf(c.T, -1))
 
-	assert.Equal(t, "IOPS against guest none / host none, where significant after correction for 2 comparisons: no difference with host cfq, host bfq.", s.Headline)
+	assert.Equal(t, "IOPS against guest none / host none, where significant after correction for 2 comparisons: no difference shown with host cfq, host bfq.", s.Headline)
 	assert.Equal(t, []string{
 		"The ratio to the baseline moved from block to block in 1 of 4 comparisons (1 in 20 does by chance); if that is no chance, the figures look surer than they are: a: none / cfq (iops).",
 		"In 2 of 4 comparisons both sides gave the very same figure in every block: on these workloads the two did the same, and more repeats show nothing else.",
