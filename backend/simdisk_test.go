@@ -240,6 +240,7 @@ func TestSim_badSpecs(t *testing.T) {
 		"sim:ssd,preset=hd155ui":                 `hd155ui is a drive of the kind sim:hdd, not sim:ssd`,
 		"sim:hdd,sead=7":                         `unknown key "sead"; valid: preset, params, size, seed, ncq, file, drive`,
 		"sim:hdd?seed":                           `unknown key "seed"`,
+		"sim:hdd,size=%zz":                       `size="%zz": invalid URL escape`,
 		"sim:hdd,preset=hd1":                     `there is no preset "hd1"; there are generic7200, hd103sj, hd155ui, sata-ssd`,
 		"sim:hdd,preset=":                        `preset="": want a value`,
 		"sim:hdd,preset=/x":                      `preset="/x" is a path`,
