@@ -255,7 +255,7 @@ func TestSim_badSpecs(t *testing.T) {
 		"sim:hdd,file=sim:hdd":                   `behind a simulated drive`,
 		"sim:hdd,size=2M,file=mem:size%3D1M%2cx": `size "1M,x" is not`,
 		"sim:hdd,size=2M,file=mem:size=1M":       `backing file mem:size=1M has 1048576`,
-		"sim:hdd,file=%zz":                       `file="": invalid URL escape`,
+		"sim:hdd,file=%zz":                       `file="%zz": invalid URL escape`,
 	} {
 		_, err := Open(spec, Options{})
 		require.ErrorContains(t, err, want, spec)
