@@ -30,6 +30,9 @@ import "github.com/elevisor/elevisor/blk"
 //   - An interactive queue is not taken for a softly real-time one as well, which has a
 //     hundred times the weight, when its next request follows at once. In the kernel
 //     every reader is, from its second request on (of 4.11 it was not).
+//   - A request that has become next by its age stays it until it is served. In the
+//     kernel one that comes and is nearer takes its place, again and again where a
+//     flow has several readers, as a whole device has.
 //   - A request that is merged moves the place where its flow reads on, too: else the
 //     next one would look like a seek.
 type BFQ struct {

@@ -23,7 +23,7 @@ type bfqQueue struct {
 	sorted  tree
 	fifo    blk.List     // the oldest first
 	next    *blk.Request // the one to serve next; nil: empty
-	overdue *blk.Request // next, if its age has made it so; else anything
+	overdue *blk.Request // next, if its age has made it so; else nil
 
 	dispatched int // heads on the disk
 	bfqEntity
@@ -137,7 +137,7 @@ func (b *BFQ) enqueue(q *bfqQueue, r *blk.Request) {
 	before := q.next
 	q.sorted.insert(r)
 	q.fifo.PushBack(r)
-	q.next = b.nearer(q.next, r, b.rate.lastPos)
+	b.consider(q, r)
 	b.arrived(q, r, before)
 	q.lastPos = r.Pos + r.Sectors
 	b.unwait(q, r)
@@ -225,6 +225,17 @@ func (b *BFQ) joined(q *bfqQueue, kept, gone *blk.Request) {
 	if q.next == gone {
 		q.next = kept
 	}
+	if q.overdue == gone {
+		q.overdue = kept
+	}
+}
+
+// consider lets g, which is new or has moved, be the next of q if it is nearer; not
+// before one that has waited for too long.
+func (b *BFQ) consider(q *bfqQueue, g *blk.Request) {
+	if q.next == nil || q.next != q.overdue {
+		q.next = b.nearer(q.next, g, b.rate.lastPos)
+	}
 }
 
 // grown sees to g, which r was merged into, perhaps in front.
@@ -235,7 +246,7 @@ func (b *BFQ) grown(q *bfqQueue, g, r *blk.Request) {
 		q.sorted.remove(g)
 		g.Links.Key = key
 		q.sorted.insert(g)
-		q.next = b.nearer(q.next, g, b.rate.lastPos)
+		b.consider(q, g)
 	}
 	if q.next != before {
 		b.nextChanged(q)
@@ -271,6 +282,7 @@ func (b *BFQ) follow(q *bfqQueue, g *blk.Request) {
 // lookAnew chooses what q serves next after anything may have left it.
 func (b *BFQ) lookAnew(q *bfqQueue) {
 	last := b.rate.lastPos
+	q.overdue = nil
 	q.next = q.sorted.from(last)
 	if q.next == nil {
 		q.next = q.sorted.from(0)

@@ -59,7 +59,7 @@ func (b *BFQ) begin(q *bfqQueue) {
 	b.counts.Slices++
 	b.serving, b.start = q, b.now
 	b.budgets = (7*b.budgets + 256) / 8
-	q.aged, q.overdue = false, nil
+	q.aged = false
 	coeff := blk.Instant(q.weight / q.ownWeight)
 	if w := &q.raise; w.kind == bfqSoft {
 		coeff = 1

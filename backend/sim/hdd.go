@@ -125,7 +125,8 @@ type hdd struct {
 	until   float64 // when that is done
 	reads   segments
 	writes  segments
-	last    *segment // of the last command
+	last    *segment // of the last command; a stream that lost its place to another is lost
+	lost    segment
 	lastOp  blk.Op
 
 	head     float64  // block under it

@@ -33,6 +33,7 @@ func (d *hdd) write(t float64, c *waiting) float64 {
 	n := float64(blocks(c.Sectors))
 	g, begins := d.writes.of(t, c)
 	if begins {
+		d.lose(g)
 		d.dirty.lose(g)
 	}
 	base := d.base(c, g, d.p.Write)

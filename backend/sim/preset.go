@@ -213,7 +213,7 @@ func (p *Preset) Encode() ([]byte, error) {
 	}
 	parameters := any(p.HDD)
 	if p.Model == "ssd" {
-		parameters = p.SSD
+		parameters = ssdTable{p.Capacity, ssdParameters(p.SSD)}
 	}
 	body, err := toml.Marshal(map[string]any{p.Model: parameters})
 	return append(head, body...), err

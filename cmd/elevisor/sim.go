@@ -247,7 +247,7 @@ const spanMost = 7 * 24 * time.Hour
 
 func (v span) Set(s string) error {
 	d, err := time.ParseDuration(s)
-	if n, bare := strconv.ParseFloat(s, 64); bare == nil {
+	if n, bare := strconv.ParseFloat(s, 64); bare == nil && n == n { // a number
 		d, err = time.Duration(min(max(n*float64(v.unit), -1), float64(spanMost+1))), nil
 	}
 	if err != nil || d < 0 || d > spanMost {

@@ -187,7 +187,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("no VM: want at least 1")
 	case c.PerRead < 0 || c.PerWrite < 0 || c.PerRequest < 0 || c.PerSwitch < 0 || c.SwitchAfter < 0:
 		return fmt.Errorf("a cost is below 0")
-	case c.Jitter < 0 || c.Jitter > 1:
+	case !(c.Jitter >= 0 && c.Jitter <= 1): // also what is not a number
 		return fmt.Errorf("jitter=%v is out of range 0 to 1", c.Jitter)
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -391,6 +393,33 @@ func TestFailures(t *testing.T) {
 			assert.EqualValues(t, 10, res.Reads().IOs)
 		}
 	}
+}
+
+func TestJitterIsANumber(t *testing.T) {
+	o := one(delayed(t, "null:size=1g", 100*us), load(bench.Read, 1, ms))
+	o.Costs = Costs{PerRead: us, Jitter: math.NaN()}
+	_, err := Run(o)
+	require.ErrorContains(t, err, "jitter=NaN is out of range 0 to 1")
+}
+
+// Times through a region that no number of bytes can hold are many, not none.
+func TestLoopsWithoutEnd(t *testing.T) {
+	j := Job{Options: bench.Options{RW: bench.Read, Size: 1 << 30, Runtime: ms}, Loops: math.MaxInt}
+	r := mustRun(t, one(delayed(t, "null:size=1g", 100*us), j))
+	require.EqualValues(t, 10, r.Results[0].Reads().IOs)
+}
+
+// A job that fails before the end of its ramp has run for no time, not for less.
+func TestFailsWithinTheRamp(t *testing.T) {
+	img := backend.NewFaults(delayed(t, "null:size=1g", 100*us), backend.Fault{})
+	j := load(bench.Read, 1, ms)
+	j.RampTime = 100 * ms
+	r, err := Run(one(img, j))
+	require.NoError(t, err)
+	require.Equal(t, unix.EIO, r.Results[0].Errno)
+	require.Zero(t, r.Elapsed)
+	require.NoError(t, r.WriteJSON(io.Discard, "test"))
+	require.NoError(t, r.WriteText(io.Discard))
 }
 
 // mixture is a run in which much happens at random.
