@@ -30,14 +30,14 @@ func (w *destager) init(d *hdd) {
 
 // write is when a write is done that is served from t on.
 func (d *hdd) write(t float64, c *waiting) float64 {
-	n := float64(blocks(c.Sectors))
+	n := float64(c.Sectors) / blockSectors
 	g, begins := d.writes.of(t, c)
 	if begins {
 		d.lose(g)
 		d.dirty.lose(g)
 	}
 	base := d.base(c, g, d.p.Write)
-	first := float64(c.Sector / blockSectors)
+	first := float64(c.Sector) / blockSectors
 	if c.FUA || n > d.p.WriteCache {
 		start := d.leave(t)
 		done := d.move(start, first, c.phase) + n*d.media(first)
