@@ -135,7 +135,7 @@ func (b *BFQ) move(change func()) {
 	var queued []*blk.Request
 	for _, q := range b.queues {
 		if q.fifo.Len() > 0 {
-			queued = b.takeOut(&q.fifo, q, blk.AllSources, queued)
+			queued = b.takeOut(q, blk.AllSources, queued)
 		}
 	}
 	bySeq(queued)

@@ -322,20 +322,8 @@ func (d *Deadline) Complete(_ blk.Instant, r *blk.Request) {
 // Drain implements Scheduler.
 func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
-	var left []*blk.Request
-	for g := d.back.Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			d.back.Remove(g)
-			d.level(g).load--
-			out, left = takeApart(g, src, out, left)
-		}
-		g = next
-	}
-	for _, r := range left {
-		d.level(r).load++
-	}
-	putBack(&d.back, left)
+	out = takeOut(&d.back, src, out,
+		func(g *blk.Request) { d.level(g).load-- }, func(r *blk.Request) { d.level(r).load++ })
 	for i := range d.levels {
 		for dir := range d.levels[i].fifo {
 			out = d.drain(&d.levels[i], dir, src, out)
@@ -347,23 +335,15 @@ func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 }
 
 func (d *Deadline) drain(p *level, dir int, src blk.Source, out []*blk.Request) []*blk.Request {
-	var left []*blk.Request
-	for g := p.fifo[dir].Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			p.unqueue(g)
-			d.merger.forget(g)
-			out, left = takeApart(g, src, out, left)
-		}
-		g = next
-	}
-	putBack(&p.fifo[dir], left)
-	for _, r := range left {
+	return takeOut(&p.fifo[dir], src, out, func(g *blk.Request) {
+		p.load--
+		p.sorted[dir].remove(g)
+		d.merger.forget(g)
+	}, func(r *blk.Request) {
 		p.load++
 		p.sorted[dir].insert(r)
 		d.merger.add(r)
-	}
-	return out
+	})
 }
 
 // Wake implements Scheduler. Time alone changes nothing but the patience of lower

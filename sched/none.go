@@ -64,8 +64,8 @@ func (n *None) Complete(blk.Instant, *blk.Request) {}
 // Drain implements Scheduler.
 func (n *None) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
-	out = takeOut(&n.back, src, out, nil)
-	out = takeOut(&n.fifo, src, out, n.leave)
+	out = takeOut(&n.back, src, out, nil, nil)
+	out = takeOut(&n.fifo, src, out, n.leave, nil)
 	n.n -= len(out) - old
 	bySeq(out[old:])
 	return out
