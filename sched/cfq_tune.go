@@ -24,14 +24,6 @@ const (
 	cfqWrites
 )
 
-// What writes are.
-const (
-	writesSync = iota
-	writesAsync
-)
-
-var writesNames = []string{writesSync: "sync", writesAsync: "async"}
-
 // cfqKnobs are the kernel's, and two of ours. Idling is for disks with a head.
 func cfqKnobs(rotational bool) knobs {
 	ks := knobs{
@@ -53,6 +45,10 @@ func cfqKnobs(rotational bool) knobs {
 		ks[sliceIdle].value = 8
 	}
 	return ks
+}
+
+func (c *CFQ) backSeek() backSeek {
+	return backSeek{most: blk.Sector(c.knobs[backSeekMax].value) * 2, penalty: blk.Sector(c.knobs[backSeekPenalty].value)}
 }
 
 func (c *CFQ) expiry(sync bool) blk.Instant {
@@ -111,7 +107,8 @@ func (c *CFQ) drainQueues(src blk.Source, out []*blk.Request) []*blk.Request {
 		if out = c.drainQueue(q, src, out); len(out) == old {
 			continue
 		}
-		c.anew(q)
+		q.next = c.backSeek().anew(&q.sorted, c.head)
+		c.settle(q)
 		switch {
 		case q.next != nil:
 		case q == c.active:

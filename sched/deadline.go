@@ -128,7 +128,7 @@ func (d *Deadline) Insert(_ blk.Instant, r *blk.Request) {
 		p.unqueue(gone)
 		g = kept
 	}
-	p.moved(g)
+	p.sorted[direction(g)].moved(g)
 }
 
 // queue takes in a leader that is younger than all others.
@@ -145,16 +145,6 @@ func (p *level) unqueue(g *blk.Request) {
 	p.load--
 	p.fifo[dir].Remove(g)
 	p.sorted[dir].remove(g)
-}
-
-// moved sorts a leader anew if its group begins elsewhere now; its age is the same.
-func (p *level) moved(g *blk.Request) {
-	if key := g.Links.First.Pos; key != g.Links.Key {
-		t := &p.sorted[direction(g)]
-		t.remove(g)
-		g.Links.Key = key
-		t.insert(g)
-	}
 }
 
 // Dispatch implements Scheduler. A level is served only when those above it have
@@ -372,7 +362,7 @@ func (d *Deadline) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, d.counts.LongestWait)
 }
 
-// Describe implements Scheduler.
+// Describe implements Tunable.
 func (d *Deadline) Describe(w io.Writer) {
 	fmt.Fprintf(w, "deadline: %d queued, %d writes on the disk, %d of a batch of %ss, writes passed over %d times\n",
 		d.n, d.writing, d.batching, directionNames[d.dir], d.starved)

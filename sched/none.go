@@ -77,7 +77,7 @@ func (n *None) Wake() blk.Instant { return blk.Never }
 // Len implements Scheduler.
 func (n *None) Len() int { return n.n }
 
-// Describe implements Scheduler.
+// Describe implements Tunable.
 func (n *None) Describe(w io.Writer) {
 	fmt.Fprintf(w, "none: %d queued\n", n.n)
 	for _, l := range []*blk.List{&n.back, &n.fifo} {
