@@ -34,7 +34,7 @@ type Options struct {
 
 	Scheduler  string // of the host, one of sched.Names; default none
 	Knobs      []Knob // of that scheduler and its domain, in this order
-	QueueDepth int    // requests on the disk at a time; default DefaultDepth
+	QueueDepth int    // requests on the disk at a time; default device.DefaultDepth
 
 	VMs   []VM
 	Costs Costs
@@ -118,15 +118,6 @@ const DefaultJitter = 0.1
 
 // jobsMax bounds the clones of all jobs, for their numbers and for memory.
 const jobsMax = 1 << 16
-
-// DefaultDepth is how many requests a disk has at a time under a scheduler, where
-// nobody says: with time slices no more than it needs to have a next one.
-func DefaultDepth(scheduler string) int {
-	if scheduler == "timeslice" {
-		return 2
-	}
-	return 256
-}
 
 // Run runs o to its end: until all jobs have ended and nothing is in flight. The error
 // is about o, or says that the world stands still; what went wrong at the disk is in the
