@@ -24,6 +24,8 @@ import "github.com/elevisor/elevisor/blk"
 //   - Depth limits for writes: what is admitted is the guests' memory, not ours.
 //   - What the disk was too full for neither ends a flow's turn nor starts the wait for
 //     its next request; in the kernel it does, as if it were complete.
+//   - On a disk that is not rotational slice_idle is 0 at first; the kernel's is 8 ms
+//     on all.
 //   - Time is in nanoseconds, not in jiffies.
 //   - The eligible queue with the smallest finish is found always. The kernel's search
 //     misses it if its way there leads past a node that is not eligible itself.
