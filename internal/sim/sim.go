@@ -16,7 +16,6 @@ package sim
 import (
 	"cmp"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
@@ -141,32 +140,6 @@ func Run(o Options) (*Result, error) {
 		return nil, err
 	}
 	return w.result(), nil
-}
-
-// RunAll runs all of runs, at most workers at a time, and returns their results in the
-// same order. An error is that of the first run, in this order, that had one.
-func RunAll(workers int, runs []Options) ([]*Result, error) {
-	results, errs := make([]*Result, len(runs)), make([]error, len(runs))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(max(workers, 1), len(runs)) {
-		wg.Go(func() {
-			for i := range next {
-				results[i], errs[i] = Run(runs[i])
-			}
-		})
-	}
-	for i := range runs {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("run %d: %w", i, err)
-		}
-	}
-	return results, nil
 }
 
 // check fills defaults in and says what cannot be.
