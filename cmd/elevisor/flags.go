@@ -60,8 +60,8 @@ func (v span) String() string {
 }
 func (v span) Type() string { return "time" }
 
-// spanMost is the longest time.
-const spanMost = 10_000 * time.Hour
+// spanMost is the longest time: a week.
+const spanMost = 7 * 24 * time.Hour
 
 func (v span) Set(s string) error {
 	d, err := time.ParseDuration(s)
