@@ -179,7 +179,7 @@ func (b *BFQ) betterToIdle(q *bfqQueue) bool {
 // would suffer.
 func (b *BFQ) boosts(q *bfqQueue) bool {
 	rotational, ncq := b.merger.cfg.Rotational, b.rate.ncq
-	stream := !q.seeky() && q.ioBound && q.think.short
+	stream := !q.seeky() && q.ioBound && q.quick
 	return (rotational && !ncq || (rotational || !ncq) && stream) && b.raised == 0
 }
 

@@ -178,7 +178,7 @@ func (d *hdd) Stats() Stats {
 // Queue implements Drive.
 func (d *hdd) Queue(now blk.Instant, c Command) bool {
 	d.now = max(d.now, float64(now))
-	if len(d.queue) == cap(d.queue) || d.busy && len(d.queue) == cap(d.queue)-1 {
+	if d.busy && len(d.queue) == cap(d.queue)-1 { // with the one in service; while there is none, nothing waits
 		return false
 	}
 	d.stats.Commands[c.Op]++

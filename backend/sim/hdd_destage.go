@@ -74,10 +74,13 @@ func (w *destager) start(t float64) {
 	w.begin(t)
 }
 
-// begin takes the head for the longest run.
+// begin takes the head for the longest run. Where none is left, and what is counted as
+// dirty is what rounding has left, nothing is.
 func (w *destager) begin(t float64) {
-	w.writing = true
-	w.pick()
+	if w.writing = w.pick(); !w.writing {
+		w.total = 0
+		return
+	}
 	w.d.ahead = nil
 	w.from = w.d.move(max(t, w.free), w.of().at, w.d.draw())
 }
@@ -91,7 +94,8 @@ func (w *destager) of() *run {
 }
 
 // pick chooses the run with the most blocks; of equal ones, that nearest to the head.
-func (w *destager) pick() {
+// false: there is none.
+func (w *destager) pick() bool {
 	best := run{}
 	better := func(r run) bool {
 		near := math.Abs(r.at-w.d.head) < math.Abs(best.at-w.d.head)
@@ -111,6 +115,7 @@ func (w *destager) pick() {
 			w.held, w.at = nil, i
 		}
 	}
+	return best.blocks > 0
 }
 
 // advance brings the cache up to t: what was written back by then is clean.
@@ -171,6 +176,7 @@ func (w *destager) room(t, n float64) float64 {
 	for w.total+n > w.d.p.WriteCache {
 		if !w.writing {
 			w.begin(t)
+			continue // or nothing is dirty after all
 		}
 		r := w.of()
 		need := w.total + n - w.d.p.WriteCache

@@ -89,11 +89,9 @@ func TestParse_refuses(t *testing.T) {
 	}
 }
 
-// What the tests of the model are about is what is served.
 func TestPresets_sata(t *testing.T) {
 	p, err := Load("sata-ssd")
 	require.NoError(t, err)
-	require.Equal(t, SATA, p.SSD)
 	require.False(t, p.Rotational())
 	good := text(t, "sata-ssd")
 	for want, change := range map[string][2]string{
@@ -154,4 +152,17 @@ func FuzzParse(f *testing.F) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// What is written of a preset is read as the same.
+func TestPreset_encode(t *testing.T) {
+	for _, name := range Presets() {
+		p, err := Load(name)
+		require.NoError(t, err)
+		b, err := p.Encode()
+		require.NoError(t, err)
+		again, err := Parse(b)
+		require.NoError(t, err, string(b))
+		require.Equal(t, p, again)
+	}
 }

@@ -148,6 +148,13 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 			if suite.Machine, err = machineWith(params, group); err != nil {
 				return err
 			}
+			var file io.WriteCloser
+			if out != "" { // now, and not when the search has taken its minutes
+				if file, err = os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil {
+					return fmt.Errorf("--output: %w", err)
+				}
+				defer file.Close()
+			}
 			tune()
 			fit := repro.Fit{Group: group, Free: free, Suite: suite, Steps: repro.StepsByDefault}
 			fit.Tried = func(n int, rms float64) { fmt.Fprintf(c.ErrOrStderr(), "%4d tried, best %.3f%%\n", n, rms) }
@@ -163,13 +170,16 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(out, text, 0o644)
+			if _, err = file.Write(text); err != nil {
+				return fmt.Errorf("--output: %w", err)
+			}
+			return file.Close()
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&group, "table", "rfc-2016", "group of tables: "+strings.Join(repro.FitGroups, " or "))
 	f.StringSliceVar(&free, "free", repro.FreeByDefault, "parameters to move")
-	f.StringVar(&out, "output", "", "write the new parameter file here")
+	f.StringVar(&out, "output", "", "write the new parameter file here; it must not exist")
 	f.StringVar(&params, "params", "", "a parameter file to begin with; default: the preset")
 	length.flags(c, 1, 2*time.Second)
 	return c

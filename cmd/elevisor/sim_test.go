@@ -53,7 +53,7 @@ func TestSimJSON(t *testing.T) {
 				Writes    int `json:"wr_operations"`
 			}
 			VMs   []struct{ Jobs []int }
-			Drive struct{ Commands int }
+			Drive struct{ Commands map[string]int }
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
@@ -64,7 +64,7 @@ func TestSimJSON(t *testing.T) {
 	require.Greater(t, r.Virtual.Elapsed, int64(128*(10_500+7_000)*9/10))
 	require.Equal(t, "deadline", r.Virtual.Host.Scheduler)
 	require.Equal(t, 256, r.Virtual.Host.Writes)
-	require.Equal(t, 256, r.Virtual.Drive.Commands)
+	require.Equal(t, 256, r.Virtual.Drive.Commands["write"])
 	require.Equal(t, []int{0, 1}, r.Virtual.VMs[0].Jobs)
 }
 

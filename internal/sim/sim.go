@@ -16,7 +16,6 @@ package sim
 import (
 	"cmp"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
@@ -34,7 +33,7 @@ type Options struct {
 
 	Scheduler  string // of the host, one of sched.Names; default none
 	Knobs      []Knob // of that scheduler and its domain, in this order
-	QueueDepth int    // requests on the disk at a time; default DefaultDepth
+	QueueDepth int    // requests on the disk at a time; default device.DefaultDepth
 
 	VMs   []VM
 	Costs Costs
@@ -119,15 +118,6 @@ const DefaultJitter = 0.1
 // jobsMax bounds the clones of all jobs, for their numbers and for memory.
 const jobsMax = 1 << 16
 
-// DefaultDepth is how many requests a disk has at a time under a scheduler, where
-// nobody says: with time slices no more than it needs to have a next one.
-func DefaultDepth(scheduler string) int {
-	if scheduler == "timeslice" {
-		return 2
-	}
-	return 256
-}
-
 // Run runs o to its end: until all jobs have ended and nothing is in flight. The error
 // is about o, or says that the world stands still; what went wrong at the disk is in the
 // result.
@@ -150,32 +140,6 @@ func Run(o Options) (*Result, error) {
 		return nil, err
 	}
 	return w.result(), nil
-}
-
-// RunAll runs all of runs, at most workers at a time, and returns their results in the
-// same order. An error is that of the first run, in this order, that had one.
-func RunAll(workers int, runs []Options) ([]*Result, error) {
-	results, errs := make([]*Result, len(runs)), make([]error, len(runs))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(max(workers, 1), len(runs)) {
-		wg.Go(func() {
-			for i := range next {
-				results[i], errs[i] = Run(runs[i])
-			}
-		})
-	}
-	for i := range runs {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("run %d: %w", i, err)
-		}
-	}
-	return results, nil
 }
 
 // check fills defaults in and says what cannot be.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
@@ -444,13 +445,18 @@ func TestOneSeedOneResult(t *testing.T) {
 			runs = append(runs, mixture(img, seed, scheduler))
 		}
 	}
-	alone, err := RunAll(1, runs)
-	require.NoError(t, err)
+	alone, together, errs := make([]*Result, len(runs)), make([]*Result, len(runs)), make([]error, len(runs))
 	for i := range runs {
+		alone[i], errs[i] = Run(runs[i])
+		require.NoError(t, errs[i])
 		runs[i].Image = delayed(t, "null:size=1g", 60*us)
 	}
-	together, err := RunAll(4, runs)
-	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range runs {
+		wg.Go(func() { together[i], errs[i] = Run(runs[i]) })
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
 	text := func(r *Result) string {
 		var b bytes.Buffer
 		require.NoError(t, r.WriteJSON(&b, "test"))
@@ -497,10 +503,4 @@ func TestRefusals(t *testing.T) {
 		_, err := Run(o)
 		assert.ErrorContains(t, err, want)
 	}
-}
-
-func TestRunAllNamesTheRun(t *testing.T) {
-	good := Options{Disk: "null:size=1g", Costs: Costs{PerRead: us}, VMs: []VM{{Jobs: []Job{load(bench.Read, 1, ms)}}}}
-	_, err := RunAll(2, []Options{good, {Disk: "null:size=1g"}, good})
-	assert.ErrorContains(t, err, "run 1: no VM")
 }
