@@ -21,8 +21,22 @@ func (d *decorated) Attach(h Host) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.wrap(inner, h), nil
+	outer := d.wrap(inner, h)
+	if s, ok := inner.(Simulated); ok {
+		return &simulatedBehind{outer, s}, nil
+	}
+	return outer, nil
 }
+
+// simulatedBehind is a decorator's backend with a simulated drive behind it, which stays
+// one for those who ask.
+type simulatedBehind struct {
+	Backend
+	drive Simulated
+}
+
+// Simulated implements Simulated.
+func (b *simulatedBehind) Simulated() SimStats { return b.drive.Simulated() }
 
 // holding keeps every request back until its time has come, and lets the inner
 // backend carry it out then: requests move their data in the order in which they

@@ -67,6 +67,7 @@ func (d *simDisk) Attach(h Host) (Backend, error) {
 	}
 	inner, err := d.Image.Attach(h)
 	if err != nil {
+		d.attached.Store(false) // nobody has the queue
 		return nil, err
 	}
 	n := max(h.Depth, 1)

@@ -121,6 +121,22 @@ func TestSim_deviation(t *testing.T) {
 	require.InEpsilon(t, 50_000, s.Deviation.Min(), 0.01)
 }
 
+// A drive that is slowed down, or fails, is still a simulated one.
+func TestSim_decorated(t *testing.T) {
+	img := NewSim(memDisk(t, 1<<20), &fakeDrive{depth: 8, cost: bySector}, Physical{}, Options{})
+	img = NewFaults(NewRate(img, RateOptions{IOPS: 1_000_000}), Fault{Range: blk.Range{Sector: 9, Sectors: 1}})
+	w := newWorld(t, img, 8)
+	require.True(t, w.submit(data(blk.OpRead, 5, make([]byte, 512))))
+	for w.next() {
+		w.reap(t)
+	}
+	s, ok := w.Backend.(Simulated)
+	require.True(t, ok)
+	require.EqualValues(t, 1, s.Simulated().Model.Commands[blk.OpRead])
+	_, ok = newWorld(t, NewRate(memDisk(t, 1<<20), RateOptions{IOPS: 5}), 8).Backend.(Simulated)
+	require.False(t, ok)
+}
+
 // What the drive is asked for: groups and several ranges at once, within the disk.
 func TestSim_commands(t *testing.T) {
 	drive := &fakeDrive{depth: 32, cost: func(sim.Command) blk.Instant { return 1 }}
@@ -240,6 +256,7 @@ func TestSim_badSpecs(t *testing.T) {
 		"sim:ssd,preset=hd155ui":                 `hd155ui is a drive of the kind sim:hdd, not sim:ssd`,
 		"sim:hdd,sead=7":                         `unknown key "sead"; valid: preset, params, size, seed, ncq, file, drive`,
 		"sim:hdd?seed":                           `unknown key "seed"`,
+		"sim:hdd,size=%zz":                       `size="%zz": invalid URL escape`,
 		"sim:hdd,preset=hd1":                     `there is no preset "hd1"; there are generic7200, hd103sj, hd155ui, sata-ssd`,
 		"sim:hdd,preset=":                        `preset="": want a value`,
 		"sim:hdd,preset=/x":                      `preset="/x" is a path`,
@@ -254,7 +271,7 @@ func TestSim_badSpecs(t *testing.T) {
 		"sim:hdd,file=sim:hdd":                   `behind a simulated drive`,
 		"sim:hdd,size=2M,file=mem:size%3D1M%2cx": `size "1M,x" is not`,
 		"sim:hdd,size=2M,file=mem:size=1M":       `backing file mem:size=1M has 1048576`,
-		"sim:hdd,file=%zz":                       `file="": invalid URL escape`,
+		"sim:hdd,file=%zz":                       `file="%zz": invalid URL escape`,
 	} {
 		_, err := Open(spec, Options{})
 		require.ErrorContains(t, err, want, spec)

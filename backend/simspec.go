@@ -83,7 +83,9 @@ func parseSim(spec string) (s simSpec, err error) {
 		if !slices.Contains(SimKeys, key) || !ok {
 			return s, fmt.Errorf("unknown key %q; valid: %s", key, strings.Join(SimKeys, ", "))
 		}
-		if value, err = url.PathUnescape(value); err == nil {
+		plain, err := url.PathUnescape(value)
+		if err == nil {
+			value = plain
 			err = s.set(key, value)
 		}
 		if err != nil {

@@ -18,6 +18,23 @@ import (
 // DepthMax is the largest number of requests on a domain's disks at a time.
 const DepthMax = 1024
 
+// DefaultDepth is how many requests a domain keeps on its disks under a scheduler,
+// one of sched.Names, where the operator does not say. Time slices are only worth their
+// name where the disk has no requests of others to choose from: with a deep queue a
+// greedy guest fills it in its slice, and is served on in everybody else's.
+func DefaultDepth(scheduler string) int {
+	if scheduler == "timeslice" {
+		return 2
+	}
+	return 256
+}
+
+// DefaultConfig is that of a domain's schedulers, where the operator says nothing: a
+// group may grow to the kernel's default for max_sectors_kb, and to what one readv takes.
+func DefaultConfig(rotational bool) *sched.Config {
+	return &sched.Config{Rotational: rotational, MaxSectors: 1280 << 10 / blk.SectorSize, MaxSegments: 1024}
+}
+
 // Switch replaces the scheduler while requests are queued and in flight: what is
 // queued moves over in the order of its arrival, unmerged; what is on the disk
 // completes at the scheduler that gave it up. It returns how many requests there
@@ -120,12 +137,5 @@ func (l *Loop) Recorder(index int) backend.Recorder { return l.disks[index].reco
 // Describe prints the domain's state for people.
 func (l *Loop) Describe(w io.Writer) {
 	fmt.Fprintf(w, "queue-depth %d, %d on the disks, %d queued\n", l.depth, l.inflight, l.sched.Len())
-	for i := range l.disks {
-		if s := l.Simulated(i); s != nil {
-			late := s.Deviation
-			fmt.Fprintf(w, "image %d is a simulated drive, late by p50 %.1f us, p99 %.1f us, max %.1f us in %d commands\n", i,
-				float64(late.ValueAtQuantile(50))/1e3, float64(late.ValueAtQuantile(99))/1e3, float64(late.Max())/1e3, late.TotalCount())
-		}
-	}
 	l.sched.Describe(w)
 }

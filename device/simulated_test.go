@@ -1,7 +1,6 @@
 package device
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -95,9 +94,6 @@ func TestSimulated_virtual(t *testing.T) {
 	require.EqualValues(t, 5, s.Deviation.TotalCount())
 	require.Zero(t, s.Deviation.Max())
 	require.EqualValues(t, 5+5*cost, now)
-	var text strings.Builder
-	l.Describe(&text)
-	require.Contains(t, text.String(), "image 0 is a simulated drive, late by p50 0.0 us, p99 0.0 us, max 0.0 us in 5 commands")
 	require.Nil(t, newRig(t, &sched.None{}, nil).loop.Simulated(0))
 }
 

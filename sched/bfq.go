@@ -30,6 +30,9 @@ import "github.com/elevisor/elevisor/blk"
 //   - An interactive queue is not taken for a softly real-time one as well, which has a
 //     hundred times the weight, when its next request follows at once. In the kernel
 //     every reader is, from its second request on (of 4.11 it was not).
+//   - A request that has become next by its age stays it until it is served. In the
+//     kernel one that comes and is nearer takes its place, again and again where a
+//     flow has several readers, as a whole device has.
 //   - A request that is merged moves the place where its flow reads on, too: else the
 //     next one would look like a seek.
 type BFQ struct {
@@ -71,7 +74,7 @@ type bfqFlow [levelCount]*bfqQueue
 func newBFQ(c *Config) *BFQ {
 	b := &BFQ{
 		merger: merger{cfg: c, within: mergeWithinFlow[flowQueue]},
-		knobs:  bfqKnobs(c.Rotational),
+		knobs:  bfqKnobs(),
 		burst:  bfqBurst{last: bfqLongAgo},
 	}
 	b.rate.init(c.Rotational)
@@ -161,10 +164,10 @@ func (b *BFQ) Complete(now blk.Instant, r *blk.Request) {
 // comes back: nothing is remembered of the guest that was there.
 func (b *BFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
-	out = b.takeOut(&b.back, nil, src, out)
+	out = takeOut(&b.back, src, out, nil, nil)
 	for _, q := range b.queues {
 		if q.fifo.Len() > 0 {
-			out = b.takeOut(&q.fifo, q, src, out)
+			out = b.takeOut(q, src, out)
 		}
 		if src.Covers(q.source) {
 			q.gone = true
@@ -181,39 +184,18 @@ func (b *BFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	return out
 }
 
-// takeOut takes out what src covers of l, which is q's, or of what came back if q is
-// nil. What is left of a group goes back to l.
-func (b *BFQ) takeOut(l *blk.List, q *bfqQueue, src blk.Source, out []*blk.Request) []*blk.Request {
-	before := len(out)
-	var left []*blk.Request
-	for g := l.Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			place, from := g.Links.Place, len(left)
-			b.merger.forget(g)
-			if q == nil {
-				l.Remove(g)
-			} else {
-				q.remove(g)
-			}
-			out, left = takeApart(g, src, out, left)
-			for _, r := range left[from:] {
-				r.Links.Place = place
-			}
-		}
-		g = next
-	}
-	putBack(l, left)
-	for _, r := range left {
-		if q == nil {
-			r.Flags |= blk.FlagNoMerge
-			r.Links.Closed = true
-			continue
-		}
+// takeOut takes out what src covers of what q holds.
+func (b *BFQ) takeOut(q *bfqQueue, src blk.Source, out []*blk.Request) []*blk.Request {
+	gone := false
+	out = takeOut(&q.fifo, src, out, func(g *blk.Request) {
+		gone = true
+		b.merger.forget(g)
+		q.sorted.remove(g)
+	}, func(r *blk.Request) {
 		q.sorted.insert(r)
 		b.merger.add(r)
-	}
-	if q != nil && (len(out) > before || len(left) > 0) {
+	})
+	if gone {
 		b.lookAnew(q)
 	}
 	return out

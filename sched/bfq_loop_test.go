@@ -233,7 +233,7 @@ func TestBFQ_thinkTime(t *testing.T) {
 		l.readers[0].think = think
 		l.run(2000 * ms)
 		b := l.s.(*BFQ)
-		require.Equal(t, short, b.queues[0].think.short)
+		require.Equal(t, short, b.queues[0].quick)
 		require.Equal(t, short, b.betterToIdle(b.queues[0]))
 		require.True(t, b.betterToIdle(b.queues[1]))
 	}

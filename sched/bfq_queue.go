@@ -23,7 +23,7 @@ type bfqQueue struct {
 	sorted  tree
 	fifo    blk.List     // the oldest first
 	next    *blk.Request // the one to serve next; nil: empty
-	overdue *blk.Request // next, if its age has made it so; else anything
+	overdue *blk.Request // next, if its age has made it so; else nil
 
 	dispatched int // heads on the disk
 	bfqEntity
@@ -42,23 +42,16 @@ type bfqQueue struct {
 	inTime  int // requests in a row that came soon, while not ioBound
 	history uint32
 	lastPos blk.Sector // end of the last request that came
-	think   bfqThink
+	think   thinkTime
+	quick   bool // it thinks for slice_idle at most, as far as is known
 
 	raise bfqRaise
 }
 
-// bfqThink is how long a flow takes from a completion to its next request, smoothed.
-type bfqThink struct {
-	samples, total, mean uint64
-	short                bool // mean is at most slice_idle
-}
-
 // The tests on the last 32 requests. A bit is set for each that was a seek.
 const (
-	bfqSeekDistance blk.Sector = 800 // above it, a seek
-	bfqSmallOnFlash blk.Sector = 64  // below it; there, larger ones are never seeks
-	bfqSeekyAbove              = 19
-	bfqAllSeeks                = 1<<32 - 1
+	bfqSeekyAbove = 19
+	bfqAllSeeks   = 1<<32 - 1
 )
 
 func (q *bfqQueue) seeky() bool { return bits.OnesCount32(q.history) > bfqSeekyAbove }
@@ -69,7 +62,7 @@ func (b *BFQ) queueFor(r *blk.Request) *bfqQueue {
 	for n >= len(b.byFlow) {
 		b.byFlow = append(b.byFlow, bfqFlow{})
 	}
-	class := classOf(r.Prio)
+	class := levelOf(r.Prio)
 	at, sync := &b.byFlow[n][class], true
 	if b.tune.asyncWrites && r.Op.Changes() {
 		at, sync = &b.async[class], false
@@ -96,16 +89,6 @@ func (b *BFQ) queueFor(r *blk.Request) *bfqQueue {
 // queueOf finds the queue of a leader.
 func (b *BFQ) queueOf(g *blk.Request) *bfqQueue { return b.queues[g.Links.Place-1] }
 
-func classOf(p blk.Prio) int {
-	switch p {
-	case blk.PrioRT:
-		return levelRT
-	case blk.PrioIdle:
-		return levelIdle
-	}
-	return levelBE
-}
-
 // create makes q what a queue is at first.
 func (b *BFQ) create(q *bfqQueue, class int, sync bool, s blk.Source) {
 	source := blk.Source{Device: s.Device, Queue: s.Queue}
@@ -122,7 +105,7 @@ func (b *BFQ) create(q *bfqQueue, class int, sync bool, s blk.Source) {
 		maxBudget: b.budgetMax() * 2 / 3,
 		empty:     bfqLongAgo, lost: bfqLongAgo, timeout: bfqLongAgo, completed: b.now,
 		created: sync, ioBound: true, history: 1,
-		think: bfqThink{short: sync && class != levelIdle},
+		quick: sync && class != levelIdle,
 		raise: bfqRaise{coeff: 1, changed: b.now, before: bfqLongAgo, nextSoft: b.now},
 	}
 }
@@ -137,7 +120,7 @@ func (b *BFQ) enqueue(q *bfqQueue, r *blk.Request) {
 	before := q.next
 	q.sorted.insert(r)
 	q.fifo.PushBack(r)
-	q.next = b.nearer(q.next, r, b.rate.lastPos)
+	b.consider(q, r)
 	b.arrived(q, r, before)
 	q.lastPos = r.Pos + r.Sectors
 	b.unwait(q, r)
@@ -184,17 +167,13 @@ const bfqSmall blk.Sector = 32
 
 // thought takes a sample of the time since q's last completion.
 func (b *BFQ) thought(q *bfqQueue) {
-	k := &q.think
-	most := uint64(2 * b.tune.sliceIdle)
-	elapsed := most
-	if d := b.now - q.completed; d >= 0 && !q.created {
-		elapsed = min(uint64(d), most)
+	took := b.now - q.completed
+	if q.created {
+		took = blk.Never
 	}
-	k.samples = (7*k.samples + 256) / 8
-	k.total = (7*k.total + 256*elapsed) / 8
-	k.mean = (k.total + 128) / k.samples
+	q.think.note(took, 2*b.tune.sliceIdle)
 	if q.sync && q.class != levelIdle && b.tune.sliceIdle > 0 {
-		k.short = k.samples <= 80 || k.mean <= uint64(b.tune.sliceIdle)
+		q.quick = !q.think.known() || q.think.mean <= b.tune.sliceIdle
 	}
 }
 
@@ -212,11 +191,7 @@ func (b *BFQ) moved(q *bfqQueue, r *blk.Request) {
 // seek says whether a request is far from last, where the one before it ended: 0 is
 // the place of none.
 func (b *BFQ) seek(last, pos, sectors blk.Sector) bool {
-	d := pos - last
-	if pos < last {
-		d = last - pos
-	}
-	return last > 0 && d > bfqSeekDistance && (b.merger.cfg.Rotational || sectors < bfqSmallOnFlash)
+	return last > 0 && distance(last, pos) > seekFar && (b.merger.cfg.Rotational || sectors < seekSmall)
 }
 
 // joined takes gone out of q: its group is part of kept's now.
@@ -225,17 +200,25 @@ func (b *BFQ) joined(q *bfqQueue, kept, gone *blk.Request) {
 	if q.next == gone {
 		q.next = kept
 	}
+	if q.overdue == gone {
+		q.overdue = kept
+	}
+}
+
+// consider lets g, which is new or has moved, be the next of q if it is nearer; not
+// before one that has waited for too long.
+func (b *BFQ) consider(q *bfqQueue, g *blk.Request) {
+	if q.next == nil || q.next != q.overdue {
+		q.next = b.tune.back.nearest(q.next, g, b.rate.lastPos)
+	}
 }
 
 // grown sees to g, which r was merged into, perhaps in front.
 func (b *BFQ) grown(q *bfqQueue, g, r *blk.Request) {
 	q.lastPos = r.Pos + r.Sectors
 	before := q.next
-	if key := g.Links.First.Pos; key != g.Links.Key {
-		q.sorted.remove(g)
-		g.Links.Key = key
-		q.sorted.insert(g)
-		q.next = b.nearer(q.next, g, b.rate.lastPos)
+	if q.sorted.moved(g) {
+		b.consider(q, g)
 	}
 	if q.next != before {
 		b.nextChanged(q)
@@ -259,90 +242,17 @@ func (b *BFQ) follow(q *bfqQueue, g *blk.Request) {
 			return
 		}
 	}
-	prev, next := bfqBeside(g, 0), bfqBeside(g, 1)
-	if next == nil {
-		if next = q.sorted.from(0); next == g {
-			next = nil
-		}
-	}
-	q.next = b.nearer(next, prev, g.Links.Key)
+	q.next = b.tune.back.after(&q.sorted, g)
 }
 
 // lookAnew chooses what q serves next after anything may have left it.
 func (b *BFQ) lookAnew(q *bfqQueue) {
-	last := b.rate.lastPos
-	q.next = q.sorted.from(last)
-	if q.next == nil {
-		q.next = q.sorted.from(0)
-	} else if prev := bfqBeside(q.next, 0); prev != nil {
-		q.next = b.nearer(q.next, prev, last)
-	}
+	q.overdue = nil
+	q.next = b.tune.back.anew(&q.sorted, b.rate.lastPos)
 	if q.next != nil {
 		b.nextChanged(q)
 	} else if q.busy && q != b.serving {
 		b.idle(q, false)
 		q.budget, q.service = 0, 0
 	}
-}
-
-// nearer is which of two leaders, either of which may be nil, is nearer to last:
-// forwards, or a little backwards, which counts back_seek_penalty times.
-func (b *BFQ) nearer(x, y *blk.Request, last blk.Sector) *blk.Request {
-	switch {
-	case x == nil || x == y:
-		return y
-	case y == nil:
-		return x
-	}
-	dx, wrapsX := b.distance(x.Links.Key, last)
-	dy, wrapsY := b.distance(y.Links.Key, last)
-	switch {
-	case wrapsX != wrapsY:
-		if wrapsX {
-			return y
-		}
-		return x
-	case wrapsX:
-		if x.Links.Key <= y.Links.Key {
-			return x
-		}
-		return y
-	case dx < dy || dx == dy && x.Links.Key >= y.Links.Key:
-		return x
-	}
-	return y
-}
-
-// distance from last to key; wraps: too far back to count as one.
-func (b *BFQ) distance(key, last blk.Sector) (d blk.Sector, wraps bool) {
-	switch {
-	case key >= last:
-		return key - last, false
-	case key+b.tune.backMax >= last:
-		return (last - key) * b.tune.backPenalty, false
-	}
-	return 0, true
-}
-
-// bfqBeside is the neighbour in its tree of r, before it (side 0) or after it (1).
-func bfqBeside(r *blk.Request, side int) *blk.Request {
-	if x := r.Links.Child[side]; x != nil {
-		for x.Links.Child[1-side] != nil {
-			x = x.Links.Child[1-side]
-		}
-		return x
-	}
-	for p := r.Links.Parent; p != nil; r, p = p, p.Links.Parent {
-		if p.Links.Child[1-side] == r {
-			return p
-		}
-	}
-	return nil
-}
-
-func asInt(x bool) int {
-	if x {
-		return 1
-	}
-	return 0
 }

@@ -135,7 +135,7 @@ func (b *BFQ) sampleDepth() {
 	if t.ncqSure && t.ncq || b.inDriver+b.n <= bfqDepth {
 		return
 	}
-	if q := b.serving; q != nil && q.think.short && q.dispatched+q.fifo.Len() < bfqDepth && b.inDriver < bfqDepth {
+	if q := b.serving; q != nil && q.quick && q.dispatched+q.fifo.Len() < bfqDepth && b.inDriver < bfqDepth {
 		return
 	}
 	if t.depthSamples++; t.depthSamples <= bfqDepthSamples {

@@ -13,8 +13,7 @@ type bfqTune struct {
 	maxBudget          int64 // sectors; 0: by the disk's rate
 	lowLatency, strict bool
 	fifoExpire         [2]blk.Instant // asynchronous, synchronous
-	backMax            blk.Sector
-	backPenalty        blk.Sector
+	back               backSeek
 	raiseTo            int64
 	raiseTime          blk.Instant // 0: by the disk's rate
 	raiseService       int64       // sectors; 0: no limit
@@ -40,16 +39,11 @@ const (
 	bfqWrites
 )
 
-var bfqWritesNames = []string{"sync", "async"}
-
 // bfqStrictIdle is what slice_idle becomes at least when strict_guarantees is set.
 const bfqStrictIdle = 8
 
-func bfqKnobs(rotational bool) knobs {
-	idle := int64(0)
-	if rotational {
-		idle = 8
-	}
+func bfqKnobs() knobs {
+	const idle = 8
 	return knobs{
 		bfqSliceIdle:    {name: "slice_idle", unit: "ms", base: 10, high: (1<<32 - 1) / 1000, value: idle},
 		bfqSliceIdleUS:  {name: "slice_idle_us", unit: "us", base: 10, high: 1<<32 - 1, value: idle * 1000},
@@ -65,7 +59,7 @@ func bfqKnobs(rotational bool) knobs {
 		bfqRaiseTime:    {name: "wr_max_time", unit: "ms", base: 10, high: maxInt},
 		bfqRaiseService: {name: "wr_max_service", unit: "sectors", base: 10, high: maxInt, value: 120000},
 		bfqSource:       {name: "source", words: flowByNames},
-		bfqWrites:       {name: "writes", words: bfqWritesNames},
+		bfqWrites:       {name: "writes", words: writesNames},
 	}
 }
 
@@ -80,12 +74,11 @@ func (b *BFQ) retune() {
 		lowLatency:   value(bfqLowLatency) == 1,
 		strict:       value(bfqStrict) == 1,
 		fifoExpire:   [2]blk.Instant{ms(bfqExpireAsync), ms(bfqExpireSync)},
-		backMax:      blk.Sector(2 * value(bfqBackMax)),
-		backPenalty:  blk.Sector(value(bfqBackPenalty)),
+		back:         backSeek{most: blk.Sector(2 * value(bfqBackMax)), penalty: blk.Sector(value(bfqBackPenalty))},
 		raiseTo:      value(bfqRaiseCoeff),
 		raiseTime:    ms(bfqRaiseTime),
 		raiseService: value(bfqRaiseService),
-		asyncWrites:  value(bfqWrites) == 1,
+		asyncWrites:  value(bfqWrites) == writesAsync,
 	}
 }
 
@@ -112,8 +105,8 @@ func (b *BFQ) Set(key, value string) error {
 			b.move(func() { b.flows.by, b.merger.within = by, mergeWithinFlow[by] })
 		}
 	case bfqWrites:
-		if v == 1 != was.asyncWrites {
-			b.move(func() { b.tune.asyncWrites = v == 1 })
+		if (v == writesAsync) != was.asyncWrites {
+			b.move(func() { b.tune.asyncWrites = v == writesAsync })
 		}
 	}
 	b.retune()
@@ -135,7 +128,7 @@ func (b *BFQ) move(change func()) {
 	var queued []*blk.Request
 	for _, q := range b.queues {
 		if q.fifo.Len() > 0 {
-			queued = b.takeOut(&q.fifo, q, blk.AllSources, queued)
+			queued = b.takeOut(q, blk.AllSources, queued)
 		}
 	}
 	bySeq(queued)
@@ -160,7 +153,7 @@ func (b *BFQ) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, b.counts.LongestWait)
 }
 
-// Describe implements Scheduler.
+// Describe implements Tunable.
 func (b *BFQ) Describe(w io.Writer) {
 	fmt.Fprintf(w, "bfq by %s: %d queued, %d on the disk; budget at most %d, %d of %d busy queues raised\n",
 		b.knobs[bfqSource].text(), b.n, b.inDriver, b.budgetMax(), b.raised, b.busyQueues())
@@ -182,7 +175,7 @@ func (b *BFQ) describeQueue(w io.Writer, q *bfqQueue) {
 		name string
 	}{
 		{q == b.serving, "served"}, {q == b.serving && b.waiting, "waited for"}, {q.seeky(), "seeky"},
-		{!q.ioBound, "not I/O-bound"}, {q.sync && q.class != levelIdle && !q.think.short, "thinks"}, {q.raise.inBurst, "of a burst"},
+		{!q.ioBound, "not I/O-bound"}, {q.sync && q.class != levelIdle && !q.quick, "thinks"}, {q.raise.inBurst, "of a burst"},
 	} {
 		if x.is {
 			fmt.Fprintf(w, ", %s", x.name)

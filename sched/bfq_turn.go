@@ -59,7 +59,7 @@ func (b *BFQ) begin(q *bfqQueue) {
 	b.counts.Slices++
 	b.serving, b.start = q, b.now
 	b.budgets = (7*b.budgets + 256) / 8
-	q.aged, q.overdue = false, nil
+	q.aged = false
 	coeff := blk.Instant(q.weight / q.ownWeight)
 	if w := &q.raise; w.kind == bfqSoft {
 		coeff = 1
@@ -179,7 +179,7 @@ func (b *BFQ) betterToIdle(q *bfqQueue) bool {
 // would suffer.
 func (b *BFQ) boosts(q *bfqQueue) bool {
 	rotational, ncq := b.merger.cfg.Rotational, b.rate.ncq
-	stream := !q.seeky() && q.ioBound && q.think.short
+	stream := !q.seeky() && q.ioBound && q.quick
 	return (rotational && !ncq || (rotational || !ncq) && stream) && b.raised == 0
 }
 

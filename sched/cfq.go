@@ -161,7 +161,7 @@ func (c *CFQ) Dispatch(now blk.Instant) *blk.Request {
 		}
 	}
 	c.counts.LongestWait = max(c.counts.LongestWait, now-g.Arrive)
-	next := q.after(g, c.knobs)
+	next := c.backSeek().after(&q.sorted, g)
 	c.dequeue(q, g)
 	q.next = next
 	c.settle(q)
@@ -182,7 +182,7 @@ const asyncRounds = 2 * (8 - 4)
 func (c *CFQ) give(q *cfqQueue, g *blk.Request) *blk.Request {
 	c.queued -= int(g.Links.Parts)
 	q.inflight++
-	c.inflight[q.direction()]++
+	c.inflight[asInt(q.sync)]++
 	head := c.merger.give(g)
 	c.head, c.headOn = head.Pos+g.Links.Total, head.Disk
 	c.headKey = placeKey(head.Disk, groupEnd(g))
@@ -195,7 +195,7 @@ func (c *CFQ) Requeue(now blk.Instant, r *blk.Request) {
 	if c.merger.complete(r) {
 		q = c.queueOf(r)
 		q.inflight--
-		c.inflight[q.direction()]--
+		c.inflight[asInt(q.sync)]--
 	} else { // a part of a failed group, which another scheduler may have made
 		q = c.queueFor(r, now)
 	}
@@ -214,10 +214,10 @@ func (c *CFQ) Complete(now blk.Instant, r *blk.Request) {
 	}
 	q := c.queueOf(r)
 	q.inflight--
-	c.inflight[q.direction()]--
+	c.inflight[asInt(q.sync)]--
 	if q.sync {
-		q.think.end = now
-		c.treeOf(q).think.end = now
+		q.ended = now
+		c.treeOf(q).ended = now
 		if g.Arrive+c.expiry(true) <= now {
 			c.delayed = now
 		}

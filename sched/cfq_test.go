@@ -14,7 +14,7 @@ func (w *world) inspectCFQ(c *CFQ) {
 	onDisk, queued := [2]int{}, 0
 	for h, s := range w.by {
 		if s == c {
-			onDisk[c.queueOf(h).direction()]++
+			onDisk[asInt(c.queueOf(h).sync)]++
 		}
 	}
 	require.Equal(w.t, onDisk, c.inflight)
@@ -33,10 +33,10 @@ func (w *world) inspectCFQ(c *CFQ) {
 		}
 		if q.tree != nil {
 			busy++
-			busySync += q.direction()
+			busySync += asInt(q.sync)
 		}
 		leaders += q.fifo.Len()
-		onDisk[q.direction()] -= q.inflight
+		onDisk[asInt(q.sync)] -= q.inflight
 	}
 	require.Zero(w.t, onDisk)
 	require.Equal(w.t, w.queued, queued)

@@ -24,14 +24,6 @@ const (
 	cfqWrites
 )
 
-// What writes are.
-const (
-	writesSync = iota
-	writesAsync
-)
-
-var writesNames = []string{writesSync: "sync", writesAsync: "async"}
-
 // cfqKnobs are the kernel's, and two of ours. Idling is for disks with a head.
 func cfqKnobs(rotational bool) knobs {
 	ks := knobs{
@@ -53,6 +45,10 @@ func cfqKnobs(rotational bool) knobs {
 		ks[sliceIdle].value = 8
 	}
 	return ks
+}
+
+func (c *CFQ) backSeek() backSeek {
+	return backSeek{most: blk.Sector(c.knobs[backSeekMax].value) * 2, penalty: blk.Sector(c.knobs[backSeekPenalty].value)}
 }
 
 func (c *CFQ) expiry(sync bool) blk.Instant {
@@ -89,33 +85,13 @@ func (c *CFQ) Set(key, value string) error {
 // Drain implements Scheduler.
 func (c *CFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
-	out = c.drainBack(src, out)
+	out = takeOut(&c.back, src, out, nil, nil)
+	c.queued -= len(out) - n
 	out = c.drainQueues(src, out)
 	for _, r := range out[n:] {
 		r.Source.Stream = 0
 	}
 	bySeq(out[n:])
-	return out
-}
-
-// drainBack takes out what src covers of what was returned.
-func (c *CFQ) drainBack(src blk.Source, out []*blk.Request) []*blk.Request {
-	n := len(out)
-	var left []*blk.Request
-	for g := c.back.Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			place, old := g.Links.Place, len(left)
-			c.back.Remove(g)
-			out, left = takeApart(g, src, out, left)
-			for _, r := range left[old:] {
-				r.Links.Place = place
-			}
-		}
-		g = next
-	}
-	putBack(&c.back, left)
-	c.queued -= len(out) - n
 	return out
 }
 
@@ -131,7 +107,8 @@ func (c *CFQ) drainQueues(src blk.Source, out []*blk.Request) []*blk.Request {
 		if out = c.drainQueue(q, src, out); len(out) == old {
 			continue
 		}
-		c.anew(q)
+		q.next = c.backSeek().anew(&q.sorted, c.head)
+		c.settle(q)
 		switch {
 		case q.next != nil:
 		case q == c.active:
@@ -145,24 +122,15 @@ func (c *CFQ) drainQueues(src blk.Source, out []*blk.Request) []*blk.Request {
 }
 
 func (c *CFQ) drainQueue(q *cfqQueue, src blk.Source, out []*blk.Request) []*blk.Request {
-	var left []*blk.Request
-	for g := q.fifo.Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			c.dequeue(q, g)
-			c.merger.forget(g)
-			out, left = takeApart(g, src, out, left)
-		}
-		g = next
-	}
-	putBack(&q.fifo, left)
-	for _, r := range left {
-		r.Links.Place = int32(q.index) + 1
+	return takeOut(&q.fifo, src, out, func(g *blk.Request) {
+		q.sorted.remove(g)
+		c.leaders--
+		c.merger.forget(g)
+	}, func(r *blk.Request) {
 		q.sorted.insert(r)
 		c.leaders++
 		c.merger.add(r)
-	}
-	return out
+	})
 }
 
 // Tunables implements Tunable.

@@ -21,7 +21,8 @@ var cfqKindNames = [cfqKinds]string{"sync", "sync-noidle", "async"}
 type serviceTree struct {
 	tree
 	n     int
-	think thinkTime // of its queues together
+	ended blk.Instant // when a request of one of its queues was completed last
+	think thinkTime   // of its queues together
 }
 
 func (t *serviceTree) first() *cfqQueue { return queueAt(t.end(0)) }
@@ -71,7 +72,7 @@ const (
 // enterTree makes q busy.
 func (c *CFQ) enterTree(q *cfqQueue, now blk.Instant) {
 	c.busy++
-	c.busySync += q.direction()
+	c.busySync += asInt(q.sync)
 	c.place(q, now)
 }
 
@@ -79,7 +80,7 @@ func (c *CFQ) enterTree(q *cfqQueue, now blk.Instant) {
 func (c *CFQ) leaveTree(q *cfqQueue) {
 	c.unplace(q)
 	c.busy--
-	c.busySync -= q.direction()
+	c.busySync -= asInt(q.sync)
 }
 
 // place sorts q, which is busy, by when its turn is: the sooner the higher its

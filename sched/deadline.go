@@ -128,7 +128,7 @@ func (d *Deadline) Insert(_ blk.Instant, r *blk.Request) {
 		p.unqueue(gone)
 		g = kept
 	}
-	p.moved(g)
+	p.sorted[direction(g)].moved(g)
 }
 
 // queue takes in a leader that is younger than all others.
@@ -145,16 +145,6 @@ func (p *level) unqueue(g *blk.Request) {
 	p.load--
 	p.fifo[dir].Remove(g)
 	p.sorted[dir].remove(g)
-}
-
-// moved sorts a leader anew if its group begins elsewhere now; its age is the same.
-func (p *level) moved(g *blk.Request) {
-	if key := g.Links.First.Pos; key != g.Links.Key {
-		t := &p.sorted[direction(g)]
-		t.remove(g)
-		g.Links.Key = key
-		t.insert(g)
-	}
 }
 
 // Dispatch implements Scheduler. A level is served only when those above it have
@@ -322,20 +312,8 @@ func (d *Deadline) Complete(_ blk.Instant, r *blk.Request) {
 // Drain implements Scheduler.
 func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
-	var left []*blk.Request
-	for g := d.back.Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			d.back.Remove(g)
-			d.level(g).load--
-			out, left = takeApart(g, src, out, left)
-		}
-		g = next
-	}
-	for _, r := range left {
-		d.level(r).load++
-	}
-	putBack(&d.back, left)
+	out = takeOut(&d.back, src, out,
+		func(g *blk.Request) { d.level(g).load-- }, func(r *blk.Request) { d.level(r).load++ })
 	for i := range d.levels {
 		for dir := range d.levels[i].fifo {
 			out = d.drain(&d.levels[i], dir, src, out)
@@ -347,23 +325,15 @@ func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 }
 
 func (d *Deadline) drain(p *level, dir int, src blk.Source, out []*blk.Request) []*blk.Request {
-	var left []*blk.Request
-	for g := p.fifo[dir].Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			p.unqueue(g)
-			d.merger.forget(g)
-			out, left = takeApart(g, src, out, left)
-		}
-		g = next
-	}
-	putBack(&p.fifo[dir], left)
-	for _, r := range left {
+	return takeOut(&p.fifo[dir], src, out, func(g *blk.Request) {
+		p.load--
+		p.sorted[dir].remove(g)
+		d.merger.forget(g)
+	}, func(r *blk.Request) {
 		p.load++
 		p.sorted[dir].insert(r)
 		d.merger.add(r)
-	}
-	return out
+	})
 }
 
 // Wake implements Scheduler. Time alone changes nothing but the patience of lower
@@ -392,7 +362,7 @@ func (d *Deadline) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, d.counts.LongestWait)
 }
 
-// Describe implements Scheduler.
+// Describe implements Tunable.
 func (d *Deadline) Describe(w io.Writer) {
 	fmt.Fprintf(w, "deadline: %d queued, %d writes on the disk, %d of a batch of %ss, writes passed over %d times\n",
 		d.n, d.writing, d.batching, directionNames[d.dir], d.starved)

@@ -7,9 +7,9 @@ import "github.com/elevisor/elevisor/blk"
 // device, or a sequential stream that was detected within a virtqueue. Which of
 // these, says the knob "source" of such a scheduler.
 //
-// Flows are numbered from 0 on in the order in which they are first seen; a number
-// never changes its meaning, also when by does. Nothing is allocated for a flow that
-// has been seen.
+// Flows are numbered from 0 on in the order in which they are first seen. A number
+// keeps its meaning, also when by changes; only that of a stream passes on to another
+// one, which of says. Nothing is allocated for a flow that has been seen.
 type flows struct {
 	by      flowBy
 	devices []int             // 1 + number, by blk.Source.Device; 0: not seen
@@ -82,8 +82,8 @@ const (
 	// streamsMax is how many sequential streams of one virtqueue are told apart, as
 	// many as a drive's own cache has segments for.
 	streamsMax = 16
-	// streamGap is how far behind its last request a stream may go on, in sectors:
-	// requests of a deep queue come a little out of order.
+	// streamGap is how far before or behind the end of its furthest request a stream
+	// may go on, in sectors: requests of a deep queue come a little out of order.
 	streamGap = 256
 )
 

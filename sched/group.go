@@ -108,14 +108,17 @@ func covered(g *blk.Request, src blk.Source) bool {
 }
 
 // takeApart dissolves the group that g leads, which is in no queue or index any
-// more: the parts that src covers are appended to out, the others to left.
+// more: the parts that src covers are appended to out, the others, which keep the
+// group's Place, to left.
 func takeApart(g *blk.Request, src blk.Source, out, left []*blk.Request) (_, _ []*blk.Request) {
+	place := g.Links.Place
 	for r := g.Links.First; r != nil; {
 		next := r.Merged
 		alone(r)
 		if src.Covers(r.Source) {
 			out = append(out, r)
 		} else {
+			r.Links.Place = place
 			left = append(left, r)
 		}
 		r = next
@@ -123,9 +126,10 @@ func takeApart(g *blk.Request, src blk.Source, out, left []*blk.Request) (_, _ [
 	return out, left
 }
 
-// takeOut takes out of l what src covers and appends it to out, apart. leave, if any,
-// is told of each leader that goes; what is left of its group stays in l.
-func takeOut(l *blk.List, src blk.Source, out []*blk.Request, leave func(g *blk.Request)) []*blk.Request {
+// takeOut takes out of l what src covers and appends it to out, apart. What is left of
+// a group stays in l, each part alone. leave, if any, is told of each leader that goes,
+// while it is one still; keep, if any, of each part that stays.
+func takeOut(l *blk.List, src blk.Source, out []*blk.Request, leave, keep func(r *blk.Request)) []*blk.Request {
 	var left []*blk.Request
 	for g := l.Front(); g != nil; {
 		next := g.Next
@@ -139,6 +143,11 @@ func takeOut(l *blk.List, src blk.Source, out []*blk.Request, leave func(g *blk.
 		g = next
 	}
 	putBack(l, left)
+	if keep != nil {
+		for _, r := range left {
+			keep(r)
+		}
+	}
 	return out
 }
 

@@ -246,11 +246,11 @@ func (k *Kyber) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
 	for i := range k.domains {
 		d := &k.domains[i]
-		out = takeOut(&d.back, src, out, nil)
-		out = takeOut(&d.list, src, out, nil)
+		out = takeOut(&d.back, src, out, nil, nil)
+		out = takeOut(&d.list, src, out, nil, nil)
 		for _, q := range k.queues {
 			if src.Covers(q.src) { // and with it all that it holds
-				out = takeOut(&q.fifo[i], src, out, nil)
+				out = takeOut(&q.fifo[i], src, out, nil, nil)
 				q.newest[i] = newest{}
 				d.busy[q.place/64] &^= 1 << (q.place % 64)
 			}

@@ -7,8 +7,8 @@ const newestMax = 8
 
 // newest are the groups of one queue that were queued last, the only ones that a new
 // request may join: as the kernel's software queues merge (block/blk-merge.c,
-// blk_bio_list_merge). The zero value is empty. Those that leave while others stay
-// leave holes.
+// blk_bio_list_merge). The zero value is empty. Groups leave in the order in which they
+// came, or all at once.
 type newest struct {
 	groups [newestMax]*blk.Request
 	count  int // groups put in so far

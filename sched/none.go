@@ -64,8 +64,8 @@ func (n *None) Complete(blk.Instant, *blk.Request) {}
 // Drain implements Scheduler.
 func (n *None) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
-	out = takeOut(&n.back, src, out, nil)
-	out = takeOut(&n.fifo, src, out, n.leave)
+	out = takeOut(&n.back, src, out, nil, nil)
+	out = takeOut(&n.fifo, src, out, n.leave, nil)
 	n.n -= len(out) - old
 	bySeq(out[old:])
 	return out
@@ -77,7 +77,7 @@ func (n *None) Wake() blk.Instant { return blk.Never }
 // Len implements Scheduler.
 func (n *None) Len() int { return n.n }
 
-// Describe implements Scheduler.
+// Describe implements Tunable.
 func (n *None) Describe(w io.Writer) {
 	fmt.Fprintf(w, "none: %d queued\n", n.n)
 	for _, l := range []*blk.List{&n.back, &n.fifo} {

@@ -174,20 +174,7 @@ func (t *Timeslice) takeQueued(src blk.Source, out []*blk.Request) []*blk.Reques
 // which goes back to l.
 func (t *Timeslice) takeOut(l *blk.List, src blk.Source, out []*blk.Request, keep func(*blk.Request)) []*blk.Request {
 	n := len(out)
-	var left []*blk.Request
-	for g := l.Front(); g != nil; {
-		next := g.Next
-		if covered(g, src) {
-			t.merge.forget(g)
-			l.Remove(g)
-			out, left = takeApart(g, src, out, left)
-		}
-		g = next
-	}
-	putBack(l, left)
-	for _, r := range left {
-		keep(r)
-	}
+	out = takeOut(l, src, out, t.merge.forget, keep)
 	t.queued -= len(out) - n
 	return out
 }

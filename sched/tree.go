@@ -69,6 +69,19 @@ func (t *tree) insert(r *blk.Request) {
 	t.grown(r)
 }
 
+// moved sorts g, a leader in t, anew if its group begins elsewhere now, and says
+// whether it does.
+func (t *tree) moved(g *blk.Request) bool {
+	key := g.Links.First.Pos
+	if key == g.Links.Key {
+		return false
+	}
+	t.remove(g)
+	g.Links.Key = key
+	t.insert(g)
+	return true
+}
+
 // grown restores the balance when red r has come in: no red request has a red
 // parent.
 func (t *tree) grown(r *blk.Request) {

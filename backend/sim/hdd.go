@@ -125,7 +125,8 @@ type hdd struct {
 	until   float64 // when that is done
 	reads   segments
 	writes  segments
-	last    *segment // of the last command
+	last    *segment // of the last command; a stream that lost its place to another is lost
+	lost    segment
 	lastOp  blk.Op
 
 	head     float64  // block under it
@@ -177,7 +178,7 @@ func (d *hdd) Stats() Stats {
 // Queue implements Drive.
 func (d *hdd) Queue(now blk.Instant, c Command) bool {
 	d.now = max(d.now, float64(now))
-	if len(d.queue) == cap(d.queue) || d.busy && len(d.queue) == cap(d.queue)-1 {
+	if d.busy && len(d.queue) == cap(d.queue)-1 { // with the one in service; while there is none, nothing waits
 		return false
 	}
 	d.stats.Commands[c.Op]++

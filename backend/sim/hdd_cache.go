@@ -90,6 +90,7 @@ func (d *hdd) pressed() bool { return float64(len(d.queue)-1) > d.p.QueueLimit }
 func (d *hdd) read(t float64, c *waiting) float64 {
 	g, begins := d.reads.of(t, c)
 	if begins {
+		d.lose(g)
 		if d.ahead == g {
 			d.ahead = nil
 		}
@@ -114,6 +115,14 @@ func (d *hdd) read(t float64, c *waiting) float64 {
 	g.fill, d.filledAt, d.head = end, done, end
 	d.ahead, d.refilled, d.stopped = g, first, false
 	return done
+}
+
+// lose notes that another stream begins in g's place: it is not the one before, which
+// with one segment it would else be taken for.
+func (d *hdd) lose(g *segment) {
+	if d.last == g {
+		d.last = &d.lost
+	}
 }
 
 // leave is when the head may go elsewhere: what it destages is finished first, and so

@@ -30,13 +30,14 @@ func (w *destager) init(d *hdd) {
 
 // write is when a write is done that is served from t on.
 func (d *hdd) write(t float64, c *waiting) float64 {
-	n := float64(blocks(c.Sectors))
+	n := float64(c.Sectors) / blockSectors
 	g, begins := d.writes.of(t, c)
 	if begins {
+		d.lose(g)
 		d.dirty.lose(g)
 	}
 	base := d.base(c, g, d.p.Write)
-	first := float64(c.Sector / blockSectors)
+	first := float64(c.Sector) / blockSectors
 	if c.FUA || n > d.p.WriteCache {
 		start := d.leave(t)
 		done := d.move(start, first, c.phase) + n*d.media(first)
@@ -73,10 +74,13 @@ func (w *destager) start(t float64) {
 	w.begin(t)
 }
 
-// begin takes the head for the longest run.
+// begin takes the head for the longest run. Where none is left, and what is counted as
+// dirty is what rounding has left, nothing is.
 func (w *destager) begin(t float64) {
-	w.writing = true
-	w.pick()
+	if w.writing = w.pick(); !w.writing {
+		w.total = 0
+		return
+	}
 	w.d.ahead = nil
 	w.from = w.d.move(max(t, w.free), w.of().at, w.d.draw())
 }
@@ -90,7 +94,8 @@ func (w *destager) of() *run {
 }
 
 // pick chooses the run with the most blocks; of equal ones, that nearest to the head.
-func (w *destager) pick() {
+// false: there is none.
+func (w *destager) pick() bool {
 	best := run{}
 	better := func(r run) bool {
 		near := math.Abs(r.at-w.d.head) < math.Abs(best.at-w.d.head)
@@ -110,6 +115,7 @@ func (w *destager) pick() {
 			w.held, w.at = nil, i
 		}
 	}
+	return best.blocks > 0
 }
 
 // advance brings the cache up to t: what was written back by then is clean.
@@ -170,6 +176,7 @@ func (w *destager) room(t, n float64) float64 {
 	for w.total+n > w.d.p.WriteCache {
 		if !w.writing {
 			w.begin(t)
+			continue // or nothing is dirty after all
 		}
 		r := w.of()
 		need := w.total + n - w.d.p.WriteCache

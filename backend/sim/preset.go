@@ -87,6 +87,15 @@ type file struct {
 	SSD         ssdTable `toml:"ssd"`
 }
 
+// ssdTable is the [ssd] table.
+type ssdTable struct {
+	Sectors blk.Sector `toml:"sectors"` // capacity
+	SSD
+}
+
+// sectorsMax bounds a capacity: beyond it its bytes are no number.
+const sectorsMax = blk.Sector(blk.Never / blk.SectorSize)
+
 // Parse reads a parameter file. Every key must be there, none but these, each in its
 // range; an error names the first that is not.
 func Parse(text []byte) (Preset, error) {
@@ -111,7 +120,7 @@ func Parse(text []byte) (Preset, error) {
 // take checks the parameters of f's model and makes them p's.
 func (p *Preset) take(f *file) error {
 	if f.Model == "ssd" {
-		p.SSD, p.Capacity = SSD(f.SSD.ssdParameters), f.SSD.Sectors
+		p.SSD, p.Capacity = f.SSD.SSD, f.SSD.Sectors
 		if p.Capacity < 1 || p.Capacity > sectorsMax {
 			return fmt.Errorf("[ssd]: sectors = %d is out of range 1 to %d", p.Capacity, sectorsMax)
 		}
@@ -213,7 +222,7 @@ func (p *Preset) Encode() ([]byte, error) {
 	}
 	parameters := any(p.HDD)
 	if p.Model == "ssd" {
-		parameters = p.SSD
+		parameters = ssdTable{p.Capacity, p.SSD}
 	}
 	body, err := toml.Marshal(map[string]any{p.Model: parameters})
 	return append(head, body...), err

@@ -9,7 +9,8 @@ import (
 )
 
 // SSD are the parameters of a solid-state disk: flash dies on channels, a write
-// buffer, and a host link that everything passes. Times are in nanoseconds.
+// buffer, and a host link that everything passes. Times are in nanoseconds. A parameter
+// file has them by these names, with the origin of each.
 //
 // Known simplifications: there is no map of pages. Data is read from the die that its
 // address gives, as if written in order; what is written goes to the dies in turn. How
@@ -17,54 +18,30 @@ import (
 // frees nothing. The buffer serves no reads, and the room that it has promised to a
 // write it keeps, if reads then put a program off. A channel is a rate, not a schedule.
 type SSD struct {
-	Channels   int // 1 to 64
-	Dies       int // on each channel, 1 to 64
-	QueueDepth int // commands in the drive's queue, 1 to 1024
+	Channels   int `toml:"channels"`    // 1 to 64
+	Dies       int `toml:"dies"`        // on each channel, 1 to 64
+	QueueDepth int `toml:"queue_depth"` // commands in the drive's queue, 1 to 1024
 
-	PageSectors blk.Sector // what a die reads or programs at a time, 8 to 512
-	BlockPages  int        // pages that are erased together, 1 to 65536
-	BufferPages int        // of the write buffer, 1 to 1048576
+	PageSectors blk.Sector `toml:"page_sectors"` // what a die reads or programs at a time, 8 to 512
+	BlockPages  int        `toml:"block_pages"`  // pages that are erased together, 1 to 65536
+	BufferPages int        `toml:"buffer_pages"` // of the write buffer, 1 to 1048576
 
-	Read    blk.Instant // sensing a page (tR)
-	Program blk.Instant // tPROG
-	Erase   blk.Instant // tBERS
-	Suspend blk.Instant // the most that a read waits for a program or an erase
-	Channel blk.Instant // 4 KiB between a die and the controller
-	Link    blk.Instant // 4 KiB between the drive and the host
-	Command blk.Instant // the link's share in each command, whatever it carries
+	Read    blk.Instant `toml:"read_ns"`    // sensing a page (tR)
+	Program blk.Instant `toml:"program_ns"` // tPROG
+	Erase   blk.Instant `toml:"erase_ns"`   // tBERS
+	Suspend blk.Instant `toml:"suspend_ns"` // the most that a read waits for a program or an erase
+	Channel blk.Instant `toml:"channel_ns"` // 4 KiB between a die and the controller
+	Link    blk.Instant `toml:"link_ns"`    // 4 KiB between the drive and the host
+	Command blk.Instant `toml:"command_ns"` // the link's share in each command, whatever it carries
 
 	// What the controller does for a command beside others.
-	ReadSetup, WriteSetup, Discard blk.Instant
+	ReadSetup  blk.Instant `toml:"read_setup_ns"`
+	WriteSetup blk.Instant `toml:"write_setup_ns"`
+	Discard    blk.Instant `toml:"discard_ns"`
 
-	Valid     float64 // share of a block that random writes leave valid, to be moved; 0 to 0.99
-	Jitter    float64 // Read, Program and Erase vary by up to this share of themselves, 0 to 0.99
-	Protected bool    // the buffer survives a power failure: flushes and FUA cost nothing
-}
-
-// SATA is a drive like Intel's SSD DC S4500, 3D TLC, whose product specification has
-// 72 000 reads and 33 000 writes of 4 KiB a second at random and depth 32, 500 and
-// 490 MB/s sequential, 110 us for a random read and 52 us for a write. The rest is from
-// other models; what was chosen to meet those numbers, says so. (TestSSD_dataSheet)
-var SATA = SSD{
-	Channels:    8,         // MQSim (ssdconfig.xml), and NVMeVirt's WD ZN540 (ssd_config.h)
-	Dies:        4,         // NVMeVirt, ZN540; MQSim has 4 chips of 2 dies
-	QueueDepth:  32,        // SATA's native command queueing
-	PageSectors: 32,        // MQSim: two planes of 8 KiB
-	BlockPages:  256,       // MQSim
-	BufferPages: 64,        // NVMeVirt: two for each die
-	Read:        75_000,    // MQSim; ZN540 58 us, FEMU 40 us
-	Program:     561_000,   // NVMeVirt, ZN540, TLC; FEMU 200 us
-	Erase:       3_800_000, // MQSim; FEMU 2 ms
-	Suspend:     100_000,   // MQSim, of a program; of an erase 700 us
-	Channel:     12_300,    // MQSim: 333 MB/s
-	Link:        8_192,     // S4500: 500 MB/s
-	Command:     5_700,     // chosen: with Link 72 000 a second
-	ReadSetup:   8_800,     // chosen: with the rest 110 us
-	WriteSetup:  38_100,    // chosen: with the rest 52 us
-	Discard:     50_000,    // chosen: as a write
-	Valid:       0.833,     // chosen: 33 000 a second, six pages programmed for one written
-	Jitter:      0.1,       // chosen
-	Protected:   true,      // S4500: "enhanced power-loss data protection"
+	Valid     float64 `toml:"valid"`     // share of a block that random writes leave valid, to be moved; 0 to 0.99
+	Jitter    float64 `toml:"jitter"`    // Read, Program and Erase vary by up to this share of themselves, 0 to 0.99
+	Protected bool    `toml:"protected"` // the buffer survives a power failure: flushes and FUA cost nothing
 }
 
 // ssdDrive is the model's state. When a command will be ready for the link is known as

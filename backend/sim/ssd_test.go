@@ -19,9 +19,16 @@ func newSSD(t require.TestingT, p SSD) Drive {
 	return d
 }
 
-// exact is SATA without chance.
-func exact() SSD {
-	p := SATA
+// sata is the preset.
+func sata(t require.TestingT) SSD {
+	p, err := Load("sata-ssd")
+	require.NoError(t, err)
+	return p.SSD
+}
+
+// exact is it without chance.
+func exact(t require.TestingT) SSD {
+	p := sata(t)
 	p.Jitter = 0
 	return p
 }
@@ -67,23 +74,23 @@ func mean(took []blk.Instant) float64 {
 	return sum / float64(len(took))
 }
 
-// The numbers that SATA is made after.
+// The numbers that the preset is made after.
 func TestSSD_dataSheet(t *testing.T) {
 	iops := func(depth int, n int, next func(int) Command) float64 {
-		_, all := load(t, newSSD(t, SATA), depth, n, next)
+		_, all := load(t, newSSD(t, sata(t)), depth, n, next)
 		return float64(n) / (float64(all) / 1e9)
 	}
 	require.InEpsilon(t, 72_000, iops(32, 20_000, random(blk.OpRead)), 0.03)
 	require.InEpsilon(t, 33_000, iops(32, 200_000, random(blk.OpWrite)), 0.05)
 	// 128 KiB at a time.
 	require.InEpsilon(t, 500e6, iops(32, 20_000, sequential(blk.OpRead, 256))*131072, 0.05)
-	took, _ := load(t, newSSD(t, SATA), 1, 5_000, random(blk.OpRead))
+	took, _ := load(t, newSSD(t, sata(t)), 1, 5_000, random(blk.OpRead))
 	require.InEpsilon(t, 110_000, mean(took), 0.02)
-	took, _ = load(t, newSSD(t, SATA), 1, 200, random(blk.OpWrite))
+	took, _ = load(t, newSSD(t, sata(t)), 1, 200, random(blk.OpWrite))
 	require.InEpsilon(t, 52_000, mean(took), 0.02)
 
 	// Sequential writes are as fast once they have gone over what random ones left.
-	d := newSSD(t, SATA)
+	d := newSSD(t, sata(t))
 	const each = 20_000
 	load(t, d, 32, each, sequential(blk.OpWrite, 256))
 	start := d.(*ssdDrive).link
@@ -100,7 +107,7 @@ func TestSSD_dataSheet(t *testing.T) {
 }
 
 func TestSSD_oneRead(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	took, _ := load(t, newSSD(t, p), 1, 1, random(blk.OpRead))
 	require.Equal(t, p.ReadSetup+p.Read+p.Channel+p.Command+p.Link, took[0])
 	// Two pages, on two dies: the second only has to pass the link as well.
@@ -118,7 +125,7 @@ func TestSSD_oneRead(t *testing.T) {
 
 // Reads of different dies sense at the same time, those of one wait for each other.
 func TestSSD_dies(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	p.Link, p.Command, p.Channel = 0, 0, 0
 	one := p.ReadSetup + p.Read
 	at := func(step blk.Sector) func(int) Command {
@@ -134,7 +141,7 @@ func TestSSD_dies(t *testing.T) {
 
 // A channel carries for one of its dies at a time, whatever these do.
 func TestSSD_channels(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	p.Link, p.Command, p.Read, p.Channel = 0, 0, 0, 1e6
 	for n, want := range map[int]blk.Instant{8: 1, 16: 2, 32: 4} {
 		_, all := load(t, newSSD(t, p), n, n, func(i int) Command {
@@ -146,7 +153,7 @@ func TestSSD_channels(t *testing.T) {
 
 // What is ready sooner passes the link sooner, whatever came first.
 func TestSSD_linkOrder(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	d := newSSD(t, p)
 	require.True(t, d.Queue(0, Command{Tag: 1, Op: blk.OpRead, Sectors: 8}))
 	require.True(t, d.Queue(1, Command{Tag: 2, Op: blk.OpWrite, Sector: 8, Sectors: 8}))
@@ -166,7 +173,7 @@ func TestSSD_linkOrder(t *testing.T) {
 // The buffer takes a burst at the link's pace; then writes wait for programs, for the
 // moves that random ones cause, and at times for an erase.
 func TestSSD_sustainedWrites(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	p.Dies, p.Channels, p.BufferPages, p.BlockPages = 1, 1, 4, 16
 	d := newSSD(t, p)
 	took, _ := load(t, d, 1, 4000, random(blk.OpWrite))
@@ -190,7 +197,7 @@ func TestSSD_sustainedWrites(t *testing.T) {
 
 // A read does not wait for all that a die still has to program, and puts it off.
 func TestSSD_suspend(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	p.Dies, p.Channels = 1, 1
 	read := func(suspend blk.Instant) (took, behind blk.Instant) {
 		p.Suspend = suspend
@@ -213,7 +220,7 @@ func TestSSD_suspend(t *testing.T) {
 
 // Flushes and FUA wait for the flash where the buffer does not survive.
 func TestSSD_durable(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	for _, p.Protected = range []bool{true, false} {
 		d := newSSD(t, p)
 		write := Command{Op: blk.OpWrite, Sectors: 8}
@@ -234,13 +241,13 @@ func TestSSD_durable(t *testing.T) {
 }
 
 func TestSSD_discard(t *testing.T) {
-	p := exact()
+	p := exact(t)
 	took, _ := load(t, newSSD(t, p), 1, 1, func(int) Command { return Command{Op: blk.OpDiscard, Sectors: ssdSectors} })
 	require.Equal(t, p.Discard+p.Command, took[0])
 }
 
 func TestSSD_full(t *testing.T) {
-	d := newSSD(t, SATA)
+	d := newSSD(t, sata(t))
 	require.Equal(t, 32, d.Depth())
 	for range 32 {
 		require.True(t, d.Queue(0, Command{Op: blk.OpRead, Sectors: 8}))
@@ -258,7 +265,7 @@ func TestSSD_full(t *testing.T) {
 }
 
 func TestSSD_allocatesNothing(t *testing.T) {
-	d := newSSD(t, SATA)
+	d := newSSD(t, sata(t))
 	now, i := blk.Instant(0), 0
 	next := []func(int) Command{random(blk.OpRead), random(blk.OpWrite)}
 	require.Zero(t, testing.AllocsPerRun(5000, func() {
@@ -292,12 +299,12 @@ func TestNewSSD_refuses(t *testing.T) {
 		"valid NaN is not":                        func(p *SSD) { p.Valid = math.NaN() },
 		"jitter -0.1 is not from 0 to 0.99":       func(p *SSD) { p.Jitter = -0.1 },
 	} {
-		p := SATA
+		p := sata(t)
 		change(&p)
 		_, err := NewSSD(p, 1, 1)
 		require.ErrorContains(t, err, "ssd: "+want)
 	}
-	_, err := NewSSD(SATA, 0, 1)
+	_, err := NewSSD(sata(t), 0, 1)
 	require.ErrorContains(t, err, "0 sectors")
 }
 
@@ -386,7 +393,7 @@ func TestSSD_property(t *testing.T) {
 // Another seed is another drive.
 func TestSSD_seeds(t *testing.T) {
 	run := func(seed uint64) []blk.Instant {
-		d, err := NewSSD(SATA, ssdSectors, seed)
+		d, err := NewSSD(sata(t), ssdSectors, seed)
 		require.NoError(t, err)
 		took, _ := load(t, d, 4, 100, random(blk.OpRead))
 		return took

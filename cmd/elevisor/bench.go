@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
-	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/internal/bench"
 	"github.com/elevisor/elevisor/internal/guest"
 	"github.com/spf13/cobra"
@@ -17,11 +15,7 @@ import (
 type benchFlags struct {
 	socket    string
 	rw        string
-	size      string
-	offset    string
-	bs        string
-	ioSize    string
-	runtime   string
+	bs        int64
 	timeBased bool
 	queueSize int
 	poll      bool
@@ -44,15 +38,15 @@ fio's; underscores and hyphens are the same.`,
 	fl := c.Flags()
 	fl.StringVarP(&f.socket, "socket-path", "s", "", "the server's UNIX socket")
 	fl.StringVar(&f.rw, "rw", "read", "read, write, randread, randwrite, rw or randrw")
-	fl.StringVar(&f.bs, "bs", "4k", "bytes of a request")
+	bytesVar(fl, &f.bs, "bs", "4k", "bytes of a request")
 	fl.IntVar(&f.o.Depth, "iodepth", 1, "requests in flight per job")
 	fl.IntVar(&f.o.Jobs, "numjobs", 1, "jobs; job i drives queue i")
 	fl.IntVar(&f.o.MixRead, "rwmixread", 50, "percent of reads in rw and randrw")
-	fl.StringVar(&f.runtime, "runtime", "0", "end after this time (10, 10s, 1m); alone it goes round the region until then")
+	timeVar(fl, &f.o.Runtime, time.Second, "runtime", "end after this time (10, 10s, 1m); alone it goes round the region until then")
 	fl.BoolVar(&f.timeBased, "time-based", false, "go round the region until the runtime is over, whatever io-size says")
-	fl.StringVar(&f.size, "size", "0", "bytes of the region; 0: to the end of the disk")
-	fl.StringVar(&f.offset, "offset", "0", "bytes in front of the region")
-	fl.StringVar(&f.ioSize, "io-size", "0", "bytes each job moves; 0: once through its region")
+	bytesVar(fl, &f.o.Size, "size", "0", "bytes of the region; 0: to the end of the disk")
+	bytesVar(fl, &f.o.Offset, "offset", "0", "bytes in front of the region")
+	bytesVar(fl, &f.o.IOSize, "io-size", "0", "bytes each job moves; 0: once through its region")
 	fl.BoolVar(&f.o.Verify, "verify", false, "write patterns, check what is read, read all of it back in the end")
 	fl.Uint64Var(&f.o.Seed, "randseed", 1, "seed of blocks, directions and contents")
 	fl.IntVar(&f.queueSize, "queue-size", 128, "entries of each ring")
@@ -93,46 +87,15 @@ func (f *benchFlags) parse() (err error) {
 	if f.o.RW, err = bench.ParseRW(f.rw); err != nil {
 		return err
 	}
-	for _, v := range []struct {
-		flag, text string
-		to         *int64
-	}{{"size", f.size, &f.o.Size}, {"offset", f.offset, &f.o.Offset}, {"io-size", f.ioSize, &f.o.IOSize}} {
-		if *v.to, err = blk.ParseBytes(v.text); err != nil {
-			return fmt.Errorf("--%s: %w", v.flag, err)
-		}
-	}
-	bs, err := blk.ParseBytes(f.bs)
-	if err != nil {
-		return fmt.Errorf("--bs: %w", err)
-	}
-	if bs < 1 || bs > maxBlock {
-		return fmt.Errorf("--bs=%s is out of range 512 to %d", f.bs, maxBlock)
+	if f.o.BlockSize, err = blockSize(f.bs); err != nil {
+		return err
 	}
 	if f.o.Depth < 1 || f.o.Jobs < 1 {
 		return fmt.Errorf("--iodepth=%d and --numjobs=%d must be at least 1", f.o.Depth, f.o.Jobs)
 	}
-	if f.o.Runtime, err = parseRuntime(f.runtime); err != nil {
-		return err
-	}
-	f.o.BlockSize = int(bs)
 	f.o.TimeBased = f.timeBased || f.o.Runtime > 0 && f.o.IOSize == 0
 	return nil
 }
-
-// parseRuntime reads a time; a bare number is seconds, as in fio.
-func parseRuntime(s string) (time.Duration, error) {
-	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
-		return time.Duration(n) * time.Second, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
-		return 0, fmt.Errorf("--runtime=%s is not a time (such as 10, 10s, 500ms, 1m)", s)
-	}
-	return d, nil
-}
-
-// maxBlock is the largest request of bench: 16 MiB, far above every disk's limits.
-const maxBlock = 16 << 20
 
 // measure runs one load against the server on socket.
 func measure(ctx context.Context, socket string, g guest.Options, o bench.Options) (*bench.Result, error) {

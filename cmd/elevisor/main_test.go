@@ -80,7 +80,7 @@ func TestRefusals(t *testing.T) {
 		{"--socket-path is missing", []string{"bench"}},
 		{"rw=sideways", []string{"bench", "-s", sock, "--rw=sideways"}},
 		{"--bs", []string{"bench", "-s", sock, "--bs=4q"}},
-		{"--bs=1G is out of range", []string{"bench", "-s", sock, "--bs=1G"}},
+		{"--bs=1073741824 is out of range", []string{"bench", "-s", sock, "--bs=1G"}},
 		{"--iodepth=0", []string{"bench", "-s", sock, "--iodepth=0"}},
 		{"neither normal nor json", []string{"bench", "-s", sock, "--output-format=xml"}},
 		{"connect", []string{"bench", "-s", sock}},

@@ -2,12 +2,10 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/bench"
 	"github.com/elevisor/elevisor/internal/guest"
@@ -139,8 +137,8 @@ func (f *simFlags) parse() (err error) {
 	if !f.direct {
 		return fmt.Errorf("--direct=false: there is no page cache in these guests; valid: true")
 	}
-	if f.bs < 1 || f.bs > maxBlock {
-		return fmt.Errorf("--bs=%d is out of range 512 to %d", f.bs, maxBlock)
+	if j.BlockSize, err = blockSize(f.bs); err != nil {
+		return err
 	}
 	for _, n := range []struct {
 		flag           string
@@ -156,7 +154,6 @@ func (f *simFlags) parse() (err error) {
 	if f.sync {
 		j.Fsync = 1
 	}
-	j.BlockSize = int(f.bs)
 	j.TimeBased = f.timed || j.Runtime > 0 && j.IOSize == 0 && j.Loops == 0
 	return f.knobs()
 }
@@ -202,57 +199,3 @@ func (f *simFlags) machines(img backend.Image) error {
 // windowAlign is what the VMs' parts of a disk are whole multiples of: what every disk
 // has as its block.
 const windowAlign = 4096
-
-// byteCount is a flag's number of bytes.
-type byteCount struct{ to *int64 }
-
-func bytesVar(fl *pflag.FlagSet, to *int64, name, value, usage string) {
-	v := byteCount{to}
-	_ = v.Set(value) // ours
-	fl.Var(v, name, usage)
-}
-
-func (v byteCount) String() string {
-	if v.to == nil { // a zero value, which pflag compares with
-		return ""
-	}
-	return strconv.FormatInt(*v.to, 10)
-}
-func (v byteCount) Type() string { return "bytes" }
-func (v byteCount) Set(s string) (err error) {
-	*v.to, err = blk.ParseBytes(s)
-	return err
-}
-
-// span is a flag's time; a bare number counts units.
-type span struct {
-	to   *time.Duration
-	unit time.Duration
-}
-
-func timeVar(fl *pflag.FlagSet, to *time.Duration, unit time.Duration, name, usage string) {
-	fl.Var(span{to, unit}, name, usage)
-}
-
-func (v span) String() string {
-	if v.to == nil {
-		return ""
-	}
-	return v.to.String()
-}
-func (v span) Type() string { return "time" }
-
-// spanMost is the longest time: a week.
-const spanMost = 7 * 24 * time.Hour
-
-func (v span) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if n, bare := strconv.ParseFloat(s, 64); bare == nil {
-		d, err = time.Duration(min(max(n*float64(v.unit), -1), float64(spanMost+1))), nil
-	}
-	if err != nil || d < 0 || d > spanMost {
-		return fmt.Errorf("not a time from 0 to %v (such as 10, 10s, 500ms, 20us)", spanMost)
-	}
-	*v.to = d
-	return nil
-}

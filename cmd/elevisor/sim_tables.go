@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,7 +63,7 @@ Tables: ` + strings.Join(repro.Names(), ", ") + `.`,
 			if err != nil {
 				return err
 			}
-			if suite.Machine, err = machineWith(params); err != nil {
+			if suite.Machine, err = machineWith(params, ""); err != nil {
 				return err
 			}
 			tables, err := repro.Load(names...)
@@ -85,14 +87,21 @@ Tables: ` + strings.Join(repro.Names(), ", ") + `.`,
 }
 
 // machineWith puts the drive of a parameter file in the place of the preset that has its
-// name. nil: there is no file.
-func machineWith(params string) (func(string) (repro.Machine, error), error) {
+// name, which must be that of a table: of group, if one is named. nil: there is no file.
+func machineWith(params, group string) (func(string) (repro.Machine, error), error) {
 	if params == "" {
 		return nil, nil
 	}
 	p, err := drives.Load(params)
 	if err != nil {
 		return nil, fmt.Errorf("--params: %w", err)
+	}
+	if group != "" && slices.Contains(repro.FitGroups, group) {
+		if m, err := repro.LoadMachine(group); err != nil || m.Drive.Name != p.Name || m.Drive.Model != p.Model {
+			return nil, errors.Join(err, fmt.Errorf("--params: %s (%s) is not the drive of %s, which is %s (%s)", p.Name, p.Model, group, m.Drive.Name, m.Drive.Model))
+		}
+	} else if drives := repro.Drives(); !slices.Contains(drives, p.Name) {
+		return nil, fmt.Errorf("--params: %s is not the drive of a table; these are %s", p.Name, strings.Join(drives, ", "))
 	}
 	return func(group string) (repro.Machine, error) {
 		m, err := repro.LoadMachine(group)
@@ -136,8 +145,15 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 			if err != nil {
 				return err
 			}
-			if suite.Machine, err = machineWith(params); err != nil {
+			if suite.Machine, err = machineWith(params, group); err != nil {
 				return err
+			}
+			var file io.WriteCloser
+			if out != "" { // now, and not when the search has taken its minutes
+				if file, err = os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil {
+					return fmt.Errorf("--output: %w", err)
+				}
+				defer file.Close()
 			}
 			tune()
 			fit := repro.Fit{Group: group, Free: free, Suite: suite, Steps: repro.StepsByDefault}
@@ -154,13 +170,16 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(out, text, 0o644)
+			if _, err = file.Write(text); err != nil {
+				return fmt.Errorf("--output: %w", err)
+			}
+			return file.Close()
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&group, "table", "rfc-2016", "group of tables: "+strings.Join(repro.FitGroups, " or "))
 	f.StringSliceVar(&free, "free", repro.FreeByDefault, "parameters to move")
-	f.StringVar(&out, "output", "", "write the new parameter file here")
+	f.StringVar(&out, "output", "", "write the new parameter file here; it must not exist")
 	f.StringVar(&params, "params", "", "a parameter file to begin with; default: the preset")
 	length.flags(c, 1, 2*time.Second)
 	return c

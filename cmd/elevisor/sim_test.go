@@ -53,7 +53,7 @@ func TestSimJSON(t *testing.T) {
 				Writes    int `json:"wr_operations"`
 			}
 			VMs   []struct{ Jobs []int }
-			Drive struct{ Commands int }
+			Drive struct{ Commands map[string]int }
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
@@ -64,7 +64,7 @@ func TestSimJSON(t *testing.T) {
 	require.Greater(t, r.Virtual.Elapsed, int64(128*(10_500+7_000)*9/10))
 	require.Equal(t, "deadline", r.Virtual.Host.Scheduler)
 	require.Equal(t, 256, r.Virtual.Host.Writes)
-	require.Equal(t, 256, r.Virtual.Drive.Commands)
+	require.Equal(t, 256, r.Virtual.Drive.Commands["write"])
 	require.Equal(t, []int{0, 1}, r.Virtual.VMs[0].Jobs)
 }
 
@@ -89,7 +89,12 @@ func TestSimRefusals(t *testing.T) {
 		{`invalid argument "-1" for "--thinktime" flag: not a time from 0`, []string{"--thinktime=-1"}},
 		{`invalid argument "1y" for "--runtime" flag: not a time from 0`, []string{"--runtime=1y"}},
 		{`invalid argument "1e99" for "--cost-read" flag: not a time from 0`, []string{"--cost-read=1e99"}},
+		{`invalid argument "nan" for "--cost-read" flag: not a time from 0`, []string{"--cost-read=nan"}},
 		{"jitter=1.5 is out of range 0 to 1", []string{"--cost-jitter=1.5"}},
+		{"--params: sata-ssd is not the drive of a table; these are hd103sj, hd155ui", []string{"tables", "--params=sata-ssd"}},
+		{"--params: generic7200 (hdd) is not the drive of rfc-2016, which is hd155ui (hdd)", []string{"fit", "--params=generic7200"}},
+		{"--params: hd103sj (hdd) is not the drive of rfc-2016, which is hd155ui (hdd)", []string{"fit", "--params=hd103sj"}},
+		{`cannot fit to "x"; valid: rfc-2016`, []string{"fit", "--table=x", "--params=hd103sj"}},
 		{"--set=x is not KNOB=VALUE", []string{"--set=x"}},
 		{`there is no knob "x"`, []string{"--set=x=1"}},
 		{`scheduler "x" is unknown`, []string{"--scheduler=x"}},

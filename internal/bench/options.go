@@ -225,8 +225,10 @@ func (o *Options) checkRegion(disk int64) error {
 	if max(o.Offset, o.Size, o.Increment) > disk {
 		return fmt.Errorf("offset=%d, size=%d, offset_increment=%d: above the disk's %d bytes", o.Offset, o.Size, o.Increment, disk)
 	}
-	end := o.Offset + o.Size + int64(o.Jobs-1)*o.Increment
-	if o.Offset < 0 || o.Size < 0 || o.Offset%blk.SectorSize != 0 || o.Increment%blk.SectorSize != 0 || end > disk {
+	// What is left behind the first job's region is shared out: a sum might overflow.
+	fits := o.Offset >= 0 && o.Size >= 0 && o.Size <= disk-o.Offset &&
+		(o.Increment == 0 || int64(o.Jobs-1) <= (disk-o.Offset-o.Size)/o.Increment)
+	if !fits || o.Offset%blk.SectorSize != 0 || o.Increment%blk.SectorSize != 0 {
 		return fmt.Errorf("offset=%d, size=%d, offset_increment=%d, numjobs=%d: not whole sectors within the disk's %d bytes",
 			o.Offset, o.Size, o.Increment, o.Jobs, disk)
 	}

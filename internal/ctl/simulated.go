@@ -35,7 +35,8 @@ type Deviation struct {
 	Max   float64 `json:"max_us"`
 }
 
-func simulated(s *backend.SimStats) *Simulated {
+// NewSimulated puts what a drive has counted into these words; nil of nil.
+func NewSimulated(s *backend.SimStats) *Simulated {
 	if s == nil {
 		return nil
 	}

@@ -107,7 +107,10 @@ func NewStat(now blk.Instant, disks []DiskStat) *Stat {
 	seen := map[string]bool{}
 	for i := range disks {
 		d := &disks[i]
-		one := DiskCounts{Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues)), Simulated: simulated(d.Simulated), Recorded: recorded(d.Recorded)}
+		one := DiskCounts{
+			Disk: d.ID, Domain: d.Domain, Counts: counts(&d.Total), Queues: make([]Counts, len(d.Queues)),
+			Simulated: NewSimulated(d.Simulated), Recorded: recorded(d.Recorded),
+		}
 		for q := range d.Queues {
 			one.Queues[q] = counts(&d.Queues[q])
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"embed"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
@@ -60,6 +61,15 @@ var machines = map[string]struct{ drive, host string }{
 	"random-access": {"hd155ui", "rfc-2016"},
 	"bfq-2017":      {"hd103sj", "bfq-2017"},
 	"bfq-2017-dent": {"hd103sj", "bfq-2017"},
+}
+
+// Drives names the drives that the tables were measured on, sorted.
+func Drives() (names []string) {
+	for _, m := range machines {
+		names = append(names, m.drive)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // LoadMachine is the one that the tables of a group were measured on.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/device"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -169,7 +170,7 @@ func TestDomains(t *testing.T) {
 	s, err = d.DomainStats("d7")
 	require.NoError(t, err)
 	require.Equal(t, "timeslice", s.Scheduler)
-	require.Equal(t, sliceDepth, s.Depth)
+	require.Equal(t, device.DefaultDepth("timeslice"), s.Depth)
 	require.NoError(t, d.Set("d7", "queue-depth", "3"))
 	_, err = d.Switch("d7", "none")
 	require.NoError(t, err)
@@ -281,11 +282,12 @@ func TestSwitch_keepsDepthThatWasDefault(t *testing.T) {
 	d, err := Open([]Disk{disk}, []Domain{{ID: "x", Scheduler: "none"}}, zap.NewNop())
 	require.NoError(t, err)
 	defer d.Close()
-	require.NoError(t, d.Set("d", "queue_depth", fmt.Sprint(defaultDepth)))
+	depth := device.DefaultDepth("none")
+	require.NoError(t, d.Set("d", "queue_depth", fmt.Sprint(depth)))
 	require.NoError(t, d.SetScheduler("d", "timeslice"))
 	s, err := d.DomainStats("d")
 	require.NoError(t, err)
-	require.Equal(t, defaultDepth, s.Depth)
+	require.Equal(t, depth, s.Depth)
 }
 
 // TestSharedMemory has two windows of one image of memory, which is recorded if one of

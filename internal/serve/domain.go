@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,13 +35,6 @@ const Private = "private"
 
 // Auto, as a scheduler's name, leaves the choice to us.
 const Auto = "auto"
-
-// What a group may grow to, where the operator says nothing: the kernel's default
-// for max_sectors_kb, and what one readv takes.
-const (
-	maxSectors  = 1280 << 10 / blk.SectorSize
-	maxSegments = 1024
-)
 
 // workersMax is the most loops of one domain.
 const workersMax = 64
@@ -143,7 +137,7 @@ func (d *domain) start(engine device.Engine) (err error) {
 		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
 	}
 	for range workers {
-		c := &sched.Config{Rotational: d.rotational(), MaxSectors: maxSectors, MaxSegments: maxSegments}
+		c := device.DefaultConfig(d.rotational())
 		s, err := sched.New(d.name, c)
 		if err != nil {
 			return err
@@ -165,17 +159,9 @@ func (d *domain) start(engine device.Engine) (err error) {
 }
 
 // depthFor is how many requests the disks have at a time under that scheduler, if
-// the operator does not say. Time slices are only worth their name where the disk
-// has no requests of others to choose from: with a deep queue a greedy guest fills
-// it in its slice, and is served on in everybody else's.
+// the operator does not say.
 func (d *domain) depthFor(name string) int {
-	switch {
-	case d.spec.QueueDepth > 0:
-		return d.spec.QueueDepth
-	case name == "timeslice":
-		return sliceDepth
-	}
-	return defaultDepth
+	return cmp.Or(d.spec.QueueDepth, device.DefaultDepth(name))
 }
 
 // attach gives every image its place in loop l: the same in each.

@@ -22,13 +22,6 @@ import (
 // one a virtual CPU, of all but the largest VMs. It may use fewer.
 const defaultQueues = 16
 
-// defaultDepth is how many requests a domain keeps on its disks at a time; with
-// time slices, sliceDepth.
-const (
-	defaultDepth = 256
-	sliceDepth   = 2
-)
-
 // Daemon is a set of disks that are being served.
 type Daemon struct {
 	log *zap.Logger

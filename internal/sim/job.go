@@ -104,8 +104,11 @@ func limit(o *Job, blocks uint64) int64 {
 	if o.TimeBased {
 		return math.MaxInt64
 	}
-	region := int64(blocks) * int64(o.BlockSize)
-	return cmp.Or(o.IOSize, region*int64(max(o.Loops, 1)))
+	region, loops := int64(blocks)*int64(o.BlockSize), int64(max(o.Loops, 1))
+	if loops > math.MaxInt64/region { // a region has at least a block
+		loops = math.MaxInt64 / region
+	}
+	return cmp.Or(o.IOSize, region*loops)
 }
 
 // drive gives j its queue and its slots from base on.

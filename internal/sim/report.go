@@ -30,8 +30,8 @@ type virtual struct {
 	Costs   costs          `json:"costs"`
 	Knobs   []Knob         `json:"knobs"`
 	VMs     []vmReport     `json:"vms"`
-	Host    ctl.DomainStat `json:"host"` // as stat has it, without the ramp
-	Drive   *driveReport   `json:"drive,omitempty"`
+	Host    ctl.DomainStat `json:"host"`            // as stat has it, without the ramp
+	Drive   *ctl.Simulated `json:"drive,omitempty"` // with the ramp
 }
 
 type costs struct {
@@ -57,18 +57,6 @@ type guestReport struct {
 	Merged    map[string]map[string]uint64 `json:"merged"` // by place, by who
 }
 
-type driveReport struct {
-	Commands uint64     `json:"commands"`
-	Hits     uint64     `json:"cache_hits"`
-	Streamed uint64     `json:"streamed"`
-	Seeks    uint64     `json:"seeks"`
-	SeekSum  blk.Sector `json:"seek_sectors"`
-	HeadTime int64      `json:"head_time_ns"`
-	Switches uint64     `json:"stream_switches"`
-	Destaged uint64     `json:"destaged_sectors"`
-	Stalls   uint64     `json:"stalls"`
-}
-
 // WriteJSON prints r; version is the program's.
 func (r *Result) WriteJSON(w io.Writer, version string) error {
 	c := &r.Options.Costs
@@ -78,7 +66,7 @@ func (r *Result) WriteJSON(w io.Writer, version string) error {
 			PerRead: int64(c.PerRead), PerWrite: int64(c.PerWrite), PerRequest: int64(c.PerRequest), Jitter: c.Jitter,
 			PerSwitch: int64(c.PerSwitch), SwitchAfter: int64(c.SwitchAfter),
 		},
-		Drive: r.drive(),
+		Drive: ctl.NewSimulated(r.Drive),
 	}}
 	for i := range r.Results {
 		out.Jobs = append(out.Jobs, r.Results[i].Report(&r.Jobs[i].Options, r.Jobs[i].words()))
@@ -122,21 +110,6 @@ func guestOf(o *guest.BlockOptions, s *guest.BlockStats) *guestReport {
 	return g
 }
 
-func (r *Result) drive() *driveReport {
-	if r.Drive == nil {
-		return nil
-	}
-	m := &r.Drive.Model
-	d := &driveReport{
-		Hits: m.Hits, Streamed: m.Streamed, Seeks: m.Seeks, SeekSum: m.SeekSum, HeadTime: int64(m.HeadTime),
-		Switches: m.Switches, Destaged: m.Destaged, Stalls: m.Stalls,
-	}
-	for _, n := range m.Commands {
-		d.Commands += n
-	}
-	return d
-}
-
 // words are the options that bench does not have, as fio would have been given them.
 func (j *Job) words() map[string]string {
 	m := map[string]string{}
@@ -165,9 +138,13 @@ func (r *Result) WriteText(w io.Writer) error {
 	c := &r.Host.Counters
 	fmt.Fprintf(out, "  host: %s; %d slices, %d extended, %d ended early; longest wait %v\n",
 		operations(&r.Host.Stats), c.Slices, c.Extensions, c.EarlyEnds, time.Duration(c.LongestWait))
-	if d := r.drive(); d != nil {
+	if r.Drive != nil {
+		d, commands := &r.Drive.Model, uint64(0)
+		for _, n := range d.Commands {
+			commands += n
+		}
 		fmt.Fprintf(out, "  drive: %d commands, %d seeks over %d sectors, %d cache hits, %d streamed, %d stalls\n",
-			d.Commands, d.Seeks, d.SeekSum, d.Hits, d.Streamed, d.Stalls)
+			commands, d.Seeks, d.SeekSum, d.Hits, d.Streamed, d.Stalls)
 	}
 	return out.Flush()
 }

@@ -70,7 +70,7 @@ func (w *world) count() counts {
 }
 
 func (w *world) result() *Result {
-	r := &Result{Options: *w.o, Elapsed: time.Duration(w.ended - w.ramp)}
+	r := &Result{Options: *w.o, Elapsed: time.Duration(max(0, w.ended-w.ramp))} // 0: all failed before that
 	now, was := w.count(), &w.before
 	if !w.ramped { // all ended before that
 		*was = w.count()

@@ -17,7 +17,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
@@ -35,7 +34,7 @@ type Options struct {
 
 	Scheduler  string // of the host, one of sched.Names; default none
 	Knobs      []Knob // of that scheduler and its domain, in this order
-	QueueDepth int    // requests on the disk at a time; default DefaultDepth
+	QueueDepth int    // requests on the disk at a time; default device.DefaultDepth
 
 	VMs   []VM
 	Costs Costs
@@ -115,15 +114,6 @@ const DefaultJitter = 0.1
 // jobsMax bounds the clones of all jobs, for their numbers and for memory.
 const jobsMax = 1 << 16
 
-// DefaultDepth is how many requests a disk has at a time under a scheduler, where
-// nobody says: with time slices no more than it needs to have a next one.
-func DefaultDepth(scheduler string) int {
-	if scheduler == "timeslice" {
-		return 2
-	}
-	return 256
-}
-
 // Run runs o to its end: until all jobs have ended and nothing is in flight. The error
 // is about o, or says that the world stands still; what went wrong at the disk is in the
 // result.
@@ -151,32 +141,6 @@ func RunContext(ctx context.Context, o Options) (*Result, error) {
 	return w.result(), nil
 }
 
-// RunAll runs all of runs, at most workers at a time, and returns their results in the
-// same order. An error is that of the first run, in this order, that had one.
-func RunAll(workers int, runs []Options) ([]*Result, error) {
-	results, errs := make([]*Result, len(runs)), make([]error, len(runs))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(max(workers, 1), len(runs)) {
-		wg.Go(func() {
-			for i := range next {
-				results[i], errs[i] = Run(runs[i])
-			}
-		})
-	}
-	for i := range runs {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("run %d: %w", i, err)
-		}
-	}
-	return results, nil
-}
-
 // check fills defaults in and says what cannot be.
 func (o *Options) check() error {
 	o.Scheduler = cmp.Or(o.Scheduler, "none")
@@ -186,7 +150,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("no VM: want at least 1")
 	case c.PerRead < 0 || c.PerWrite < 0 || c.PerRequest < 0 || c.PerSwitch < 0 || c.SwitchAfter < 0:
 		return fmt.Errorf("a cost is below 0")
-	case c.Jitter < 0 || c.Jitter > 1:
+	case !(c.Jitter >= 0 && c.Jitter <= 1): // also what is not a number
 		return fmt.Errorf("jitter=%v is out of range 0 to 1", c.Jitter)
 	}
 	return nil

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"math"
+	"sync"
 	"testing"
 	"time"
 
@@ -424,6 +427,33 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+func TestJitterIsANumber(t *testing.T) {
+	o := one(delayed(t, "null:size=1g", 100*us), load(bench.Read, 1, ms))
+	o.Costs = Costs{PerRead: us, Jitter: math.NaN()}
+	_, err := Run(o)
+	require.ErrorContains(t, err, "jitter=NaN is out of range 0 to 1")
+}
+
+// Times through a region that no number of bytes can hold are many, not none.
+func TestLoopsWithoutEnd(t *testing.T) {
+	j := Job{Options: bench.Options{RW: bench.Read, Size: 1 << 30, Runtime: ms}, Loops: math.MaxInt}
+	r := mustRun(t, one(delayed(t, "null:size=1g", 100*us), j))
+	require.EqualValues(t, 10, r.Results[0].Reads().IOs)
+}
+
+// A job that fails before the end of its ramp has run for no time, not for less.
+func TestFailsWithinTheRamp(t *testing.T) {
+	img := backend.NewFaults(delayed(t, "null:size=1g", 100*us), backend.Fault{})
+	j := load(bench.Read, 1, ms)
+	j.RampTime = 100 * ms
+	r, err := Run(one(img, j))
+	require.NoError(t, err)
+	require.Equal(t, unix.EIO, r.Results[0].Errno)
+	require.Zero(t, r.Elapsed)
+	require.NoError(t, r.WriteJSON(io.Discard, "test"))
+	require.NoError(t, r.WriteText(io.Discard))
+}
+
 // mixture is a run in which much happens at random.
 func mixture(img backend.Image, seed uint64, scheduler string) Options {
 	a, b := load(bench.RandReadWrite, 8, 200*ms), load(bench.ReadWrite, 4, 200*ms)
@@ -446,13 +476,18 @@ func TestOneSeedOneResult(t *testing.T) {
 			runs = append(runs, mixture(img, seed, scheduler))
 		}
 	}
-	alone, err := RunAll(1, runs)
-	require.NoError(t, err)
+	alone, together, errs := make([]*Result, len(runs)), make([]*Result, len(runs)), make([]error, len(runs))
 	for i := range runs {
+		alone[i], errs[i] = Run(runs[i])
+		require.NoError(t, errs[i])
 		runs[i].Image = delayed(t, "null:size=1g", 60*us)
 	}
-	together, err := RunAll(4, runs)
-	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range runs {
+		wg.Go(func() { together[i], errs[i] = Run(runs[i]) })
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
 	text := func(r *Result) string {
 		var b bytes.Buffer
 		require.NoError(t, r.WriteJSON(&b, "test"))
@@ -499,10 +534,4 @@ func TestRefusals(t *testing.T) {
 		_, err := Run(o)
 		assert.ErrorContains(t, err, want)
 	}
-}
-
-func TestRunAllNamesTheRun(t *testing.T) {
-	good := Options{Disk: "null:size=1g", Costs: Costs{PerRead: us}, VMs: []VM{{Jobs: []Job{load(bench.Read, 1, ms)}}}}
-	_, err := RunAll(2, []Options{good, {Disk: "null:size=1g"}, good})
-	assert.ErrorContains(t, err, "run 1: no VM")
 }

@@ -11,18 +11,10 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// What a group may grow to in the host, where no knob says otherwise: as in the daemon,
-// the kernel's default for max_sectors_kb, and what one readv takes.
-const (
-	maxSectors  = 1280 << 10 / blk.SectorSize
-	maxSegments = 1024
-)
-
 // world is one run. One goroutine owns it and all that it reaches.
 type world struct {
 	o    *Options
 	loop *device.Loop
-	host sched.Config
 	disk backend.Backend
 	vms  []*vm
 	jobs []*job
@@ -71,18 +63,17 @@ func newWorld(o Options, img backend.Image) (_ *world, err error) {
 }
 
 func (w *world) makeLoop(img backend.Image) error {
-	info := img.Info()
-	w.host = sched.Config{Rotational: info.Rotational, MaxSectors: maxSectors, MaxSegments: maxSegments}
-	s, err := sched.New(w.o.Scheduler, &w.host)
+	c := device.DefaultConfig(img.Info().Rotational)
+	s, err := sched.New(w.o.Scheduler, c)
 	if err != nil {
 		return err
 	}
 	depth := w.o.QueueDepth
 	if depth == 0 {
 		name, _ := sched.Resolve(w.o.Scheduler) // New has taken it
-		depth = DefaultDepth(name)
+		depth = device.DefaultDepth(name)
 	}
-	w.loop = device.NewLoop(s, &w.host, min(max(depth, 1), device.DepthMax))
+	w.loop = device.NewLoop(s, c, min(max(depth, 1), device.DepthMax))
 	if err := w.loop.SetDepth(depth); err != nil {
 		return err
 	}
