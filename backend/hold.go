@@ -22,10 +22,11 @@ func (d *decorated) Attach(h Host) (Backend, error) {
 		return nil, err
 	}
 	outer := d.wrap(inner, h)
-	if s, ok := inner.(Simulated); ok {
-		return &simulatedBehind{outer, s}, nil
+	s, is := inner.(Simulated)
+	if _, knows := outer.(Simulated); !is || knows {
+		return outer, nil
 	}
-	return outer, nil
+	return &simulatedBehind{outer, s}, nil
 }
 
 // simulatedBehind is a decorator's backend with a simulated drive behind it, which stays

@@ -135,6 +135,11 @@ func TestSim_decorated(t *testing.T) {
 	require.EqualValues(t, 1, s.Simulated().Model.Commands[blk.OpRead])
 	_, ok = newWorld(t, NewRate(memDisk(t, 1<<20), RateOptions{IOPS: 5}), 8).Backend.(Simulated)
 	require.False(t, ok)
+
+	drive := NewSim(memDisk(t, 1<<20), &fakeDrive{depth: 8, cost: bySector}, Physical{}, Options{})
+	b := newWorld(t, NewRecord(NewRate(drive, RateOptions{IOPS: 5})), 8).Backend
+	require.Implements(t, (*Recorder)(nil), b, "a recorded drive can be asked for both")
+	require.Implements(t, (*Simulated)(nil), b)
 }
 
 // What the drive is asked for: groups and several ranges at once, within the disk.

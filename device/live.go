@@ -133,8 +133,9 @@ func (l *Loop) steps(now func() blk.Instant) {
 	}
 }
 
-// spin is how long before a simulated drive is done, in nanoseconds, the loop is awake
-// already, and looks again and again. From a timer's end to the thread's first step it is
+// spin is how long before a simulated drive is done, or a scheduler in front of one has
+// waited for long enough, in nanoseconds, the loop is awake already, and looks again and
+// again. From a timer's end to the thread's first step it is
 // some tens of microseconds, and 110 in a virtual machine whose processor was asleep: as
 // long as several commands that hit the drive's cache. Beside a head move this is nothing.
 const spin = 150_000

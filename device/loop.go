@@ -42,7 +42,7 @@ type Loop struct {
 	done     []*blk.Request
 	seq      uint64
 	now      blk.Instant // of the last step
-	exact    blk.Instant // when a simulated drive is done next, as of then
+	exact    blk.Instant // with a simulated drive: when the next step is to be, as of then; else Never
 	meter    meter
 
 	live
@@ -114,13 +114,22 @@ func (l *Loop) wake() blk.Instant {
 	}
 	l.exact = blk.Never
 	for _, d := range l.disks {
-		at := d.Wake()
-		wake = min(wake, at)
-		if d.simulated != nil {
-			l.exact = min(l.exact, at)
-		}
+		wake = min(wake, d.Wake())
+	}
+	if l.simulates() { // its time is the model's, and what a scheduler waits for is a part of it
+		l.exact = wake
 	}
 	return wake
+}
+
+// simulates says whether one of the disks is a model of a drive.
+func (l *Loop) simulates() bool {
+	for _, d := range l.disks {
+		if d.simulated != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // intake takes what guests have made available, from every queue that was kicked
