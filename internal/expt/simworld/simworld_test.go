@@ -160,9 +160,7 @@ func TestEqualThingsAreEqual(t *testing.T) {
 	}
 	p := plan(t, drive, loads...)
 	p.Repeats = 10
-	for _, c := range p.Cells {
-		p.Cells = append(p.Cells, c)
-	}
+	p.Cells = append(p.Cells, p.Cells...)
 	runs, err := p.Order()
 	require.NoError(t, err)
 	w := New(Options{Costs: DefaultCosts()})
