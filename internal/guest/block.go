@@ -92,6 +92,9 @@ type BlockOptions struct {
 	// NoMerges is nomerges: 0 all merges, 1 only the cheap ones, 2 none, not even in
 	// the plug list.
 	NoMerges int
+	// NonRotational is rotational=0: schedulers that idle for the next request do not.
+	// Otherwise they do, since Linux takes a virtio disk for a rotational one.
+	NonRotational bool
 	// NoPlug lets each request go on by itself, as a program does that submits one at
 	// a time. Otherwise requests wait for the Kick.
 	NoPlug bool
@@ -172,7 +175,7 @@ func (b *Block) limit(g *Guest, o *BlockOptions) error {
 		segMax = max(1, int(g.config.SegMax))
 	}
 	b.cfg = sched.Config{
-		MaxSectors: cmp.Or(o.MaxSectors, maxSectors), MaxSegments: min(b.segments, segMax), NoMerges: o.NoMerges,
+		Rotational: !o.NonRotational, MaxSectors: cmp.Or(o.MaxSectors, maxSectors), MaxSegments: min(b.segments, segMax), NoMerges: o.NoMerges,
 	}
 	return nil
 }
