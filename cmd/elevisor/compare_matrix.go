@@ -215,6 +215,24 @@ func presetNames() string {
 	return strings.Join(all, ", ")
 }
 
+// presetDocs says what the presets are, in lines for a terminal.
+func presetDocs() string {
+	var b strings.Builder
+	for _, p := range jobs.Presets() {
+		fmt.Fprintf(&b, "\n  %s", p.Name)
+		column := 80 // the text begins on a line of its own
+		for _, word := range strings.Fields(p.Doc) {
+			if column+1+len(word) > 80 {
+				b.WriteString("\n     ")
+				column = 5
+			}
+			b.WriteString(" " + word)
+			column += 1 + len(word)
+		}
+	}
+	return b.String()
+}
+
 // progressLine says how far it is after so long.
 func progressLine(p expt.Progress, since blk.Instant) string {
 	text := fmt.Sprintf("%d of %d runs", p.Done, p.Total)
