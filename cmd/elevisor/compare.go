@@ -46,7 +46,9 @@ Worlds: sim is virtual time, and the same command gives the same figures again; 
 is real time, with the built-in guest on a real vhost-user socket; qemu is a real VM.
 
 With --output, each run is kept as soon as it has finished: what was interrupted goes on
-with --resume. Two results are compared with --from A.json --against B.json.`,
+with --resume. Two results are compared with --from A.json --against B.json.
+
+Presets:` + presetDocs(),
 		Example: `  elevisor compare --host none,deadline,timeslice --preset linear4k
   elevisor compare --guest none,deadline --host none,bfq rw=randrw bs=4k iodepth=16 runtime=4
   elevisor compare --world qemu --guest none,mq-deadline --host none,deadline --preset merge --output results`,

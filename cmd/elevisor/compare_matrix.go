@@ -41,8 +41,8 @@ func (m *matrixFlags) flags(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&m.only, "only", nil, "of the presets' workloads, only these")
 	fl.StringVar(&m.jobFile, "jobfile", "", "a workload in a fio job file")
 	fl.StringVar(&m.baseline, "baseline", "", "GUEST/HOST that all others are compared with (default: none/none if there, else the first of each)")
-	timeVar(fl, &m.runtime, time.Second, "runtime", "of the presets' workloads, in place of their own")
-	timeVar(fl, &m.ramp, time.Second, "ramp-time", "of the presets' workloads, in place of their own")
+	timeVar(fl, &m.runtime, time.Second, "runtime", "of the presets' workloads (default: their own)")
+	timeVar(fl, &m.ramp, time.Second, "ramp-time", "of the presets' workloads (default: their own)")
 	fl.IntVar(&m.repeats, "repeats", 10, "runs of each combination; 3 at least for a verdict")
 	fl.Uint64Var(&m.seed, "seed", 1, "of the order, the jobs and the simulated drives")
 	fl.IntVar(&m.trace, "trace", 2000, "requests of each combination's first run that are kept for the picture of positions")
@@ -213,6 +213,24 @@ func presetNames() string {
 		all = append(all, p.Name)
 	}
 	return strings.Join(all, ", ")
+}
+
+// presetDocs says what the presets are, in lines for a terminal.
+func presetDocs() string {
+	var b strings.Builder
+	for _, p := range jobs.Presets() {
+		fmt.Fprintf(&b, "\n  %s", p.Name)
+		column := 80 // the text begins on a line of its own
+		for _, word := range strings.Fields(p.Doc) {
+			if column+1+len(word) > 80 {
+				b.WriteString("\n     ")
+				column = 5
+			}
+			b.WriteString(" " + word)
+			column += 1 + len(word)
+		}
+	}
+	return b.String()
 }
 
 // progressLine says how far it is after so long.

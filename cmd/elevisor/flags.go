@@ -56,6 +56,9 @@ func (v span) String() string {
 	if v.to == nil {
 		return ""
 	}
+	if *v.to == 0 {
+		return "0" // which pflag does not print as a default
+	}
 	return v.to.String()
 }
 func (v span) Type() string { return "time" }

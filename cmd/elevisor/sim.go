@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -110,9 +111,9 @@ func (f *simFlags) run(c *cobra.Command) error {
 	if err := f.machines(img); err != nil {
 		return err
 	}
-	res, err := sim.Run(f.o)
+	res, err := sim.RunContext(c.Context(), f.o)
 	if err != nil {
-		return err
+		return interrupted(c, err)
 	}
 	if f.format == "json" {
 		err = res.WriteJSON(c.OutOrStdout(), "elevisor-"+version())
@@ -121,6 +122,14 @@ func (f *simFlags) run(c *cobra.Command) error {
 	}
 	if err == nil && res.Total().Errno != 0 {
 		err = exitCode(1) // the result says what failed
+	}
+	return err
+}
+
+// interrupted is err, or only says so if a signal was the reason.
+func interrupted(c *cobra.Command, err error) error {
+	if c.Context().Err() != nil {
+		return errors.New("interrupted")
 	}
 	return err
 }

@@ -72,9 +72,9 @@ Tables: ` + strings.Join(repro.Names(), ", ") + `.`,
 			}
 			tune()
 			suite.Progress = progress(c.ErrOrStderr())
-			results, err := suite.Run(tables, nil)
+			results, err := suite.Run(c.Context(), tables, nil)
 			if err != nil {
-				return err
+				return interrupted(c, err)
 			}
 			return repro.Write(c.OutOrStdout(), format, results)
 		},
@@ -158,9 +158,12 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 			tune()
 			fit := repro.Fit{Group: group, Free: free, Suite: suite, Steps: repro.StepsByDefault}
 			fit.Tried = func(n int, rms float64) { fmt.Fprintf(c.ErrOrStderr(), "%4d tried, best %.3f%%\n", n, rms) }
-			done, err := fit.Run()
+			done, err := fit.Run(c.Context())
 			if err != nil {
-				return err
+				if out != "" {
+					_ = os.Remove(out) // nothing is in it
+				}
+				return interrupted(c, err)
 			}
 			printFit(c.OutOrStdout(), done)
 			if out == "" {

@@ -1,6 +1,7 @@
 package repro
 
 import (
+	"context"
 	"fmt"
 	"strings"
 )
@@ -50,8 +51,8 @@ type Move struct {
 	From, To float64
 }
 
-// Run searches.
-func (f *Fit) Run() (*Fitted, error) {
+// Run searches. A cancelled ctx ends it early, with ctx's error.
+func (f *Fit) Run(ctx context.Context) (*Fitted, error) {
 	tables, err := f.tables()
 	if err != nil {
 		return nil, err
@@ -64,19 +65,19 @@ func (f *Fit) Run() (*Fitted, error) {
 	first := m.Drive.HDD
 	odd := func(c Cell) bool { return groupOf(c) == f.Group && fitted(c) }
 	even := func(c Cell) bool { return groupOf(c) == f.Group && !fitted(c) }
-	best, err := f.score(tables, m, odd)
+	best, err := f.score(ctx, tables, m, odd)
 	if err != nil {
 		return nil, err
 	}
 	out.Before.Odd = best
-	if out.Before.Even, err = f.score(tables, m, even); err != nil {
+	if out.Before.Even, err = f.score(ctx, tables, m, even); err != nil {
 		return nil, err
 	}
 	for _, step := range f.Steps {
 		for moved := true; moved; {
 			moved = false
 			for _, name := range f.Free {
-				better, rms, err := f.move(tables, m, name, step, best, out)
+				better, rms, err := f.move(ctx, tables, m, name, step, best, out)
 				if err != nil {
 					return nil, err
 				}
@@ -87,7 +88,7 @@ func (f *Fit) Run() (*Fitted, error) {
 		}
 	}
 	out.Machine, out.After.Odd = m, best
-	if out.After.Even, err = f.score(tables, m, even); err != nil {
+	if out.After.Even, err = f.score(ctx, tables, m, even); err != nil {
 		return nil, err
 	}
 	for _, name := range f.Free {
@@ -99,7 +100,7 @@ func (f *Fit) Run() (*Fitted, error) {
 }
 
 // move tries a parameter a step up and, if that is no better, a step down.
-func (f *Fit) move(tables []Table, m Machine, name string, step, best float64, out *Fitted) (Machine, float64, error) {
+func (f *Fit) move(ctx context.Context, tables []Table, m Machine, name string, step, best float64, out *Fitted) (Machine, float64, error) {
 	for _, by := range []float64{1 + step, 1 - step} {
 		try := m
 		v := try.Drive.HDD.Parameter(name)
@@ -107,7 +108,7 @@ func (f *Fit) move(tables []Table, m Machine, name string, step, best float64, o
 		if try.Drive.HDD.Check() != nil {
 			continue // out of its range
 		}
-		rms, err := f.score(tables, try, func(c Cell) bool { return groupOf(c) == f.Group && fitted(c) })
+		rms, err := f.score(ctx, tables, try, func(c Cell) bool { return groupOf(c) == f.Group && fitted(c) })
 		if err != nil {
 			return m, best, err
 		}
@@ -122,10 +123,10 @@ func (f *Fit) move(tables []Table, m Machine, name string, step, best float64, o
 	return m, best, nil
 }
 
-func (f *Fit) score(tables []Table, m Machine, some func(Cell) bool) (float64, error) {
+func (f *Fit) score(ctx context.Context, tables []Table, m Machine, some func(Cell) bool) (float64, error) {
 	s := f.Suite
 	s.Machine = func(string) (Machine, error) { return m, nil }
-	results, err := s.Run(tables, some)
+	results, err := s.Run(ctx, tables, some)
 	if err != nil {
 		return 0, err
 	}

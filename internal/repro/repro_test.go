@@ -2,6 +2,7 @@ package repro
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"math"
 	"runtime"
@@ -76,7 +77,7 @@ func TestTablesAreReproduced(t *testing.T) {
 	tables, err := Load()
 	require.NoError(t, err)
 	s := short(1, 3*time.Second)
-	results, err := s.Run(tables, nil)
+	results, err := s.Run(t.Context(), tables, nil)
 	require.NoError(t, err)
 	groups := map[string]Group{}
 	for _, g := range Score(results) {
@@ -138,7 +139,7 @@ func TestRunsRepeat(t *testing.T) {
 	for _, workers := range []int{1, 2, 2} {
 		s := short(2, 500*time.Millisecond)
 		s.Workers = workers
-		results, err := s.Run(tables, some)
+		results, err := s.Run(t.Context(), tables, some)
 		require.NoError(t, err)
 		var all bytes.Buffer
 		for _, f := range Formats {
@@ -179,7 +180,11 @@ func TestFit(t *testing.T) {
 		return m, err
 	}
 	f := Fit{Group: "rfc-2016", Free: []string{"stream_switch_us"}, Steps: []float64{0.3, 0.1}, Suite: s}
-	done, err := f.Run()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := f.Run(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	done, err := f.Run(t.Context())
 	require.NoError(t, err)
 	require.Less(t, done.After.Odd, done.Before.Odd/1.5)
 	require.Less(t, done.After.Even, done.Before.Even/1.5)
@@ -187,10 +192,10 @@ func TestFit(t *testing.T) {
 	require.InEpsilon(t, 71.5, done.Moved[0].To, 0.15)
 
 	f.Free = []string{"stream"}
-	_, err = f.Run()
+	_, err = f.Run(t.Context())
 	require.ErrorContains(t, err, `the drive has no parameter "stream"; there are rpm, blocks,`)
 	f.Group = "rfc"
-	_, err = f.Run()
+	_, err = f.Run(t.Context())
 	require.EqualError(t, err, `cannot fit to "rfc"; valid: rfc-2016, bfq-2017`)
 }
 

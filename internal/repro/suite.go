@@ -1,6 +1,7 @@
 package repro
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -18,8 +19,9 @@ type Suite struct {
 	Progress func(done, of int)
 }
 
-// Run simulates the cells of tables for which some says yes; nil means all.
-func (s *Suite) Run(tables []Table, some func(Cell) bool) ([]Result, error) {
+// Run simulates the cells of tables for which some says yes; nil means all. A cancelled
+// ctx ends it early, with ctx's error.
+func (s *Suite) Run(ctx context.Context, tables []Table, some func(Cell) bool) ([]Result, error) {
 	var cells []Cell
 	var runs []run
 	at := map[run]int{}
@@ -35,7 +37,7 @@ func (s *Suite) Run(tables []Table, some func(Cell) bool) ([]Result, error) {
 			}
 		}
 	}
-	outcomes, err := s.simulate(runs)
+	outcomes, err := s.simulate(ctx, runs)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +58,7 @@ func (s *Suite) Run(tables []Table, some func(Cell) bool) ([]Result, error) {
 }
 
 // simulate runs each of runs with every seed.
-func (s *Suite) simulate(runs []run) ([][]*sim.Result, error) {
+func (s *Suite) simulate(ctx context.Context, runs []run) ([][]*sim.Result, error) {
 	owns := s.Machine
 	if owns == nil {
 		owns = LoadMachine
@@ -77,11 +79,14 @@ func (s *Suite) simulate(runs []run) ([][]*sim.Result, error) {
 		out[i] = make([]*sim.Result, s.Seeds)
 	}
 	err := s.each(len(runs)*s.Seeds, func(i int) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		r, seed := runs[i/s.Seeds], i%s.Seeds
 		m := machines[r.group]
 		o, err := r.options(&m, uint64(seed+1), s.Length)
 		if err == nil {
-			out[i/s.Seeds][seed], err = sim.Run(o)
+			out[i/s.Seeds][seed], err = sim.RunContext(ctx, o)
 		}
 		if err != nil {
 			return fmt.Errorf("%s, %s, %d jobs, seed %d: %w", r.group, r.config, r.numJobs, seed+1, err)
