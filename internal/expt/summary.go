@@ -141,7 +141,7 @@ func (s *summing) pair(metric, cell, base int) error {
 	if err != nil {
 		return err
 	}
-	v := x.Verdict(s.plan.Cells[cell].Name(), stats.DefaultCriteria(m.better))
+	v := x.Verdict("", stats.DefaultCriteria(m.better))
 	s.Comparisons = append(s.Comparisons, Comparison{
 		Cell: cell, Base: base, Metric: m.name, Pairs: x.N, Ratio: x.Ratio, Low: x.Low, High: x.High,
 		T: x.Test.T, P: x.Test.P, PFlip: x.SignFlip.P, Verdict: v.Words,

@@ -174,14 +174,14 @@ func (p *Pair) words() string {
 	x, lo, hi := percent(p.Ratio), percent(p.Low), percent(p.High)
 	switch {
 	case (p.Low > 1 || p.High < 1) && math.Abs(math.Log(p.Ratio)) >= math.Log1p(k.MinEffect):
-		word := "slower"
+		outcome := stats.Slower
 		if (p.Ratio > 1) == (k.Better == stats.HigherIsBetter) {
-			word = "faster"
+			outcome = stats.Faster
 		}
 		if x < 0 {
 			x, lo, hi = -x, -hi, -lo
 		}
-		return fmt.Sprintf("B %s by %s %% [%s, %s]", word, digits(x), digits(lo), digits(hi))
+		return fmt.Sprintf("B %s by %s %% [%s, %s]", k.Word(outcome), digits(x), digits(lo), digits(hi))
 	case p.Low > 1/(1+k.Margin) && p.High < 1+k.Margin:
 		return fmt.Sprintf("equivalent within %g %% [%s, %s]", 100*k.Margin, digits(lo), digits(hi))
 	}

@@ -135,14 +135,7 @@ func (m *model) jobFacts() []fact {
 }
 
 func (g *group) view(id string) (groupView, error) {
-	v := groupView{ID: id, Title: g.title}
-	for _, c := range g.cells {
-		for _, x := range []*expt.Comparison{c.iops, c.p99} {
-			if x != nil {
-				v.Verdicts = append(v.Verdicts, fmt.Sprintf("%s, %s: %s", c.name, metricName(x.Metric), c.verdict(x)))
-			}
-		}
-	}
+	v := groupView{ID: id, Title: g.title, Verdicts: g.said()}
 	pictures, err := g.pictures(id)
 	if err != nil {
 		return v, err

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/internal/stats"
 )
 
 // Width is how many columns a terminal needs for what Text and Against write.
@@ -22,10 +23,15 @@ func Text(w io.Writer, r *expt.Results) error {
 	if len(m.groups) == 0 {
 		b.WriteString("The plan has no cells.\n")
 	}
-	for i, g := range m.groups {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
+	headline := "The results hold no summary."
+	if m.Summary != nil {
+		headline = m.Summary.Headline
+	}
+	for _, l := range wrap(headline, Width, "") {
+		b.WriteString(l + "\n")
+	}
+	for _, g := range m.groups {
+		b.WriteByte('\n')
 		g.text(&b)
 	}
 	m.legend(&b)
@@ -106,34 +112,39 @@ func (m *model) legend(b *strings.Builder) {
 	}
 }
 
-// verdicts writes the headline and each comparison in words.
+// verdicts writes the comparisons in words.
 func (m *model) verdicts(b *strings.Builder) {
-	if m.Summary == nil {
-		b.WriteString("\nThe results hold no summary.\n")
-		return
-	}
-	b.WriteByte('\n')
-	for _, l := range wrap(m.Summary.Headline, Width, "") {
-		b.WriteString(l + "\n")
-	}
 	for _, g := range m.groups {
-		title := false
-		for _, c := range g.cells {
-			for _, x := range []*expt.Comparison{c.iops, c.p99} {
-				if x == nil {
-					continue
-				}
-				if !title {
-					title = true
-					fmt.Fprintf(b, "%s, guest / host:\n", g.title)
-				}
-				text := fmt.Sprintf("%s, %s: %s (%s)", c.name, metricName(x.Metric), c.verdict(x), evidence(x))
-				for _, l := range wrap(text, Width-2, "    ") {
-					b.WriteString("  " + l + "\n")
-				}
+		said := g.said()
+		if len(said) > 0 {
+			fmt.Fprintf(b, "\n%s, guest / host:\n", g.title)
+		}
+		for _, text := range said {
+			for _, l := range wrap(text, Width-2, "    ") {
+				b.WriteString("  " + l + "\n")
 			}
 		}
 	}
+}
+
+// said are the verdicts of a group; those that only say that nothing differs are counted.
+func (g *group) said() (all []string) {
+	same := 0
+	for _, c := range g.cells {
+		for _, x := range []*expt.Comparison{c.iops, c.p99} {
+			switch {
+			case x == nil:
+			case strings.HasPrefix(x.Verdict, string(stats.Equivalent)):
+				same++
+			default:
+				all = append(all, fmt.Sprintf("%s, %s: %s (%s)", c.name, metricName(x.Metric), c.verdict(x), evidence(x)))
+			}
+		}
+	}
+	if same > 0 {
+		all = append(all, fmt.Sprintf("%d of the comparisons: equivalent within 2 %%", same))
+	}
+	return all
 }
 
 func metricName(metric string) string {

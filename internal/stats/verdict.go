@@ -3,6 +3,7 @@ package stats
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 // Direction says which way of a metric is the better one.
@@ -29,6 +30,14 @@ func DefaultCriteria(better Direction) Criteria {
 	return Criteria{Better: better, MinEffect: 0.01, Margin: 0.02}
 }
 
+// Word is how an outcome is called: a rate is faster or slower, a time lower or higher.
+func (k Criteria) Word(o Outcome) string {
+	if k.Better == LowerIsBetter {
+		return map[Outcome]string{Faster: "lower", Slower: "higher"}[o]
+	}
+	return string(o)
+}
+
 // Outcome of a comparison.
 type Outcome string
 
@@ -47,9 +56,10 @@ type Verdict struct {
 	Words   string  `json:"words"`
 }
 
-// Verdict says what the comparison shows of B, which the words call by name:
+// Verdict says what the comparison shows of B, which the words call by name, if it has
+// one:
 //
-//   - faster or slower if the interval leaves out 1 and the ratio is at least
+//   - faster or slower (of times: lower or higher) if the interval leaves out 1 and the ratio is at least
 //     MinEffect away from it (in logarithms, so that exchanging A and B exchanges the
 //     words and nothing else);
 //   - else equivalent, if the whole interval lies inside the margin;
@@ -67,14 +77,15 @@ func (c Comparison) Verdict(name string, k Criteria) Verdict {
 	case c.N < MinPairs:
 		return Verdict{TooFewPairs, fmt.Sprintf("too few pairs (%d): no verdict", c.N)}
 	case apart && math.Abs(c.MeanD) >= math.Log1p(k.MinEffect):
-		outcome, word := Slower, "slower"
+		outcome := Slower
 		if (c.Ratio > 1) == (k.Better == HigherIsBetter) {
-			outcome, word = Faster, "faster"
+			outcome = Faster
 		}
 		if c.Ratio < 1 {
 			x, lo, hi = -x, -hi, -lo
 		}
-		return Verdict{outcome, fmt.Sprintf("%s %s by %s %% [%s, %s]", name, word, digits(x, ""), digits(lo, ""), digits(hi, ""))}
+		words := fmt.Sprintf("%s by %s %% [%s, %s]", k.Word(outcome), digits(x, ""), digits(lo, ""), digits(hi, ""))
+		return Verdict{outcome, strings.TrimLeft(name+" "+words, " ")}
 	case equivalent:
 		return Verdict{Equivalent, fmt.Sprintf("equivalent within %g %% [%s, %s]", 100*k.Margin, digits(lo, "+"), digits(hi, "+"))}
 	case apart:
