@@ -84,19 +84,23 @@ func (m *Matrix) check() error {
 	case (m.BaseGuest == "") != (m.BaseHost == ""):
 		return errors.New("the baseline is a guest and a host scheduler: want both")
 	}
-	for _, side := range []struct {
-		name string
-		list []Scheduler
-	}{{"guest", m.Guests}, {"host", m.Hosts}} {
-		for i, s := range side.list {
-			if slices.ContainsFunc(side.list[:i], func(o Scheduler) bool { return o.String() == s.String() }) {
-				return fmt.Errorf("%s scheduler %s is given twice", side.name, s)
-			}
-		}
+	if err := cmp.Or(apart("guest", m.Guests, 0), apart("host", m.Hosts, 0)); err != nil {
+		return err
 	}
 	for _, s := range m.Hosts {
 		if err := CheckHost(s); err != nil {
 			return fmt.Errorf("host: %w", err)
+		}
+	}
+	return nil
+}
+
+// apart refuses schedulers of one side that are the same under a load's limit; 0: none.
+func apart(side string, list []Scheduler, maxKB int) error {
+	for i, s := range list {
+		same := limited(s, maxKB).String()
+		if slices.ContainsFunc(list[:i], func(o Scheduler) bool { return limited(o, maxKB).String() == same }) {
+			return fmt.Errorf("%s scheduler %s is given twice", side, same)
 		}
 	}
 	return nil
@@ -137,6 +141,9 @@ func (m *Matrix) addLoad(p *Plan, l *Load) error {
 		if err := maxSectorsKB.check(fmt.Sprint(l.MaxSectorsKB)); err != nil {
 			return err
 		}
+		if err := cmp.Or(apart("guest", m.Guests, l.MaxSectorsKB), apart("host", m.Hosts, l.MaxSectorsKB)); err != nil {
+			return err
+		}
 	}
 	axes := []axis{
 		{"vms", l.VMs, 1, VMsMax, 1}, {"queues", l.Queues, 1, device.MaxQueues, 1}, {"queue-size", l.QSizes, 2, virtqueue.MaxSize, 128},
@@ -169,6 +176,7 @@ func (m *Matrix) combine(p *Plan, l *Load, axes []axis, chosen []int) {
 			p.Cells = append(p.Cells, Cell{
 				Guest: limited(g, l.MaxSectorsKB), Host: limited(h, l.MaxSectorsKB), Workload: l.Workload,
 				VMs: chosen[0], Queues: chosen[1], QSize: chosen[2], Depth: chosen[3], NoMerges: chosen[4],
+				MaxSectorsKB: l.MaxSectorsKB,
 			})
 		}
 	}
@@ -236,20 +244,18 @@ func (p *Plan) Groups() []Group {
 		}
 		g := &groups[n]
 		g.Cells = append(g.Cells, i)
-		// A load may have added a knob of its own to all of them.
-		if g.Base < 0 && based(c.Guest, p.BaseGuest) && based(c.Host, p.BaseHost) {
+		if g.Base < 0 && based(c.Guest, p.BaseGuest, c.MaxSectorsKB) && based(c.Host, p.BaseHost, c.MaxSectorsKB) {
 			g.Base = i
 		}
 	}
 	return groups
 }
 
-func based(s Scheduler, base string) bool {
-	if s.String() == base {
-		return true
-	}
-	bare := Scheduler{Name: s.Name, Knobs: slices.DeleteFunc(slices.Clone(s.Knobs), func(k Knob) bool { return k.Key == maxSectorsKB.key })}
-	return bare.String() == base
+// based says whether s is the scheduler that base names, where a load may have added a
+// limit to it.
+func based(s Scheduler, base string, maxKB int) bool {
+	b, err := ParseScheduler(base)
+	return err == nil && s.String() == limited(b, maxKB).String()
 }
 
 // Order is the order in which all is run: in each repeat every group, and in each group
