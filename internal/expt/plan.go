@@ -7,10 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/jobs"
 	"github.com/elevisor/elevisor/internal/stats"
-	"github.com/elevisor/elevisor/virtqueue"
 )
 
 // Matrix is what a plan is made of: every guest scheduler with every host scheduler, for
@@ -65,18 +63,58 @@ func NewPlan(m Matrix) (*Plan, error) {
 			return nil, fmt.Errorf("workload %s: %w", m.Loads[i].Name, err)
 		}
 	}
-	if len(p.Cells) > cellsMax || len(p.Cells)*p.Repeats > runsMax {
-		return nil, fmt.Errorf("%d cells with %d repeats: more than %d cells or %d runs", len(p.Cells), p.Repeats, cellsMax, runsMax)
+	if err := p.checkSize(); err != nil {
+		return nil, err
 	}
 	return p, p.chooseBase(&m)
 }
 
-func (m *Matrix) check() error {
+// checkSize bounds what is run.
+func (p *Plan) checkSize() error {
+	if len(p.Cells) > cellsMax || len(p.Cells)*p.Repeats > runsMax {
+		return fmt.Errorf("%d cells with %d repeats: more than %d cells or %d runs", len(p.Cells), p.Repeats, cellsMax, runsMax)
+	}
+	return nil
+}
+
+func checkCounts(repeats, trace int) error {
 	switch {
-	case m.Repeats < 1 || m.Repeats > RepeatsMax:
-		return fmt.Errorf("repeats=%d is out of range 1 to %d", m.Repeats, RepeatsMax)
-	case m.Trace < 0 || m.Trace > TraceMax:
-		return fmt.Errorf("trace=%d is out of range 0 to %d", m.Trace, TraceMax)
+	case repeats < 1 || repeats > RepeatsMax:
+		return fmt.Errorf("repeats=%d is out of range 1 to %d", repeats, RepeatsMax)
+	case trace < 0 || trace > TraceMax:
+		return fmt.Errorf("trace=%d is out of range 0 to %d", trace, TraceMax)
+	}
+	return nil
+}
+
+// check says whether a plan that was read from a file is one that NewPlan makes, as far as
+// others rely on it. What schedulers, jobs and the disk are is checked by the world.
+func (p *Plan) check() error {
+	if err := cmp.Or(checkCounts(p.Repeats, p.Trace), p.checkSize()); err != nil {
+		return err
+	}
+	if len(p.Cells) == 0 {
+		return errors.New("the plan has no cells")
+	}
+	for i := range p.Cells {
+		c := &p.Cells[i]
+		if len(c.Workload.Jobs) == 0 {
+			return fmt.Errorf("cell %d: it has no jobs", i)
+		}
+		for _, a := range axesOf([]int{c.VMs}, []int{c.Queues}, []int{c.QSize}, []int{c.Depth}, []int{c.NoMerges}) {
+			if err := a.check(); err != nil {
+				return fmt.Errorf("cell %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Matrix) check() error {
+	if err := checkCounts(m.Repeats, m.Trace); err != nil {
+		return err
+	}
+	switch {
 	case len(m.Guests) == 0 || len(m.Hosts) == 0:
 		return errors.New("want at least one guest and one host scheduler")
 	case len(m.Loads) == 0:
@@ -106,29 +144,6 @@ func apart(side string, list []Scheduler, maxKB int) error {
 	return nil
 }
 
-// axis is one list of a load.
-type axis struct {
-	name   string
-	values []int
-	lo, hi int
-	def    int
-}
-
-func (a *axis) check() error {
-	if len(a.values) == 0 {
-		a.values = []int{a.def}
-	}
-	for i, v := range a.values {
-		if v < a.lo || v > a.hi {
-			return fmt.Errorf("%s=%d is out of range %d to %d", a.name, v, a.lo, a.hi)
-		}
-		if slices.Contains(a.values[:i], v) {
-			return fmt.Errorf("%s=%d is given twice", a.name, v)
-		}
-	}
-	return nil
-}
-
 func (m *Matrix) addLoad(p *Plan, l *Load) error {
 	if len(l.Jobs) == 0 {
 		return errors.New("it has no jobs")
@@ -145,18 +160,10 @@ func (m *Matrix) addLoad(p *Plan, l *Load) error {
 			return err
 		}
 	}
-	axes := []axis{
-		{"vms", l.VMs, 1, VMsMax, 1}, {"queues", l.Queues, 1, device.MaxQueues, 1}, {"queue-size", l.QSizes, 2, virtqueue.MaxSize, 128},
-		{"depth", l.Depths, 0, device.DepthMax, 0}, {"nomerges", l.NoMerges, 0, 2, 0},
-	}
+	axes := axesOf(l.VMs, l.Queues, l.QSizes, l.Depths, l.NoMerges)
 	for i := range axes {
 		if err := axes[i].check(); err != nil {
 			return err
-		}
-	}
-	for _, n := range axes[2].values {
-		if n&(n-1) != 0 {
-			return fmt.Errorf("queue-size=%d is not a power of 2", n)
 		}
 	}
 	m.combine(p, l, axes, nil)
