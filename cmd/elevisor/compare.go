@@ -112,6 +112,9 @@ func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool
 	if err != nil {
 		return err
 	}
+	for _, n := range f.matrix.notes {
+		fmt.Fprintln(c.ErrOrStderr(), n)
+	}
 	tune()
 	world, err := f.worlds.open(plan.World, f.output != "" || f.resume != "")
 	if err != nil {

@@ -28,6 +28,8 @@ type matrixFlags struct {
 
 	queues, sizes, depths, vms, noMerges []int
 	set                                  *pflag.FlagSet
+
+	notes []string // on words of the workload that nothing follows from
 }
 
 func (m *matrixFlags) flags(fl *pflag.FlagSet) {
@@ -175,10 +177,12 @@ func (m *matrixFlags) workload(words []string) (jobs.Workload, error) {
 		if err != nil {
 			return jobs.Workload{}, fmt.Errorf("--jobfile: %w", err)
 		}
-		w, _, err := jobs.ParseFile(m.jobFile, text)
+		w, notes, err := jobs.ParseFile(m.jobFile, text)
+		m.notes = notes
 		return w, err
 	}
-	j, _, err := jobs.ParseWords(words)
+	j, notes, err := jobs.ParseWords(words)
+	m.notes = notes
 	return jobs.Workload{Name: strings.Join(words, " "), Jobs: []jobs.Job{j}}, err
 }
 

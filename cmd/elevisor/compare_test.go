@@ -185,3 +185,15 @@ func TestProgressLine(t *testing.T) {
 	require.Equal(t, "15 of 30 runs, about 1m0s left", progressLine(expt.Progress{Done: 15, Total: 30, Before: 10}, 20e9))
 	require.Equal(t, "10 of 30 runs", progressLine(expt.Progress{Done: 10, Total: 30, Before: 10}, 0))
 }
+
+// Words of a workload that nothing follows from are named, and not where results go.
+func TestCompare_namesIgnoredWords(t *testing.T) {
+	root := newRoot()
+	var out, notes strings.Builder
+	root.SetOut(&out)
+	root.SetErr(&notes)
+	root.SetArgs([]string{"compare", "--repeats=1", "--host=none", "rw=read", "size=64k", "filename=/dev/sdx"})
+	require.NoError(t, root.ExecuteContext(t.Context()))
+	require.Contains(t, notes.String(), "filename=/dev/sdx: accepted, and nothing follows from it")
+	require.NotContains(t, out.String(), "nothing follows")
+}

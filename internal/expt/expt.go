@@ -42,6 +42,9 @@ type Cell struct {
 	QSize    int           `json:"queue_size"`  // entries of each: what the guest has at the device at most
 	Depth    int           `json:"queue_depth"` // requests on the disk at a time; 0: the scheduler's default
 	NoMerges int           `json:"nomerges"`    // of the guest's block layer
+	// MaxSectorsKB is Load.MaxSectorsKB, which Guest and Host have among their knobs
+	// unless one was given to them.
+	MaxSectorsKB int `json:"max_sectors_kb,omitempty"`
 }
 
 // Spec is one run of a cell.

@@ -62,7 +62,7 @@ func (s *summing) tallies(of []int) (all []*tally) {
 	for _, i := range of {
 		c := &s.plan.Cells[s.Comparisons[i].Cell]
 		who := "host " + c.Host.String()
-		if based(c.Host, s.plan.BaseHost) {
+		if based(c.Host, s.plan.BaseHost, c.MaxSectorsKB) {
 			who = "guest " + c.Guest.String()
 		}
 		at := slices.IndexFunc(all, func(t *tally) bool { return t.who == who })

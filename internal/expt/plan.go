@@ -7,10 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/internal/jobs"
 	"github.com/elevisor/elevisor/internal/stats"
-	"github.com/elevisor/elevisor/virtqueue"
 )
 
 // Matrix is what a plan is made of: every guest scheduler with every host scheduler, for
@@ -65,18 +63,58 @@ func NewPlan(m Matrix) (*Plan, error) {
 			return nil, fmt.Errorf("workload %s: %w", m.Loads[i].Name, err)
 		}
 	}
-	if len(p.Cells) > cellsMax || len(p.Cells)*p.Repeats > runsMax {
-		return nil, fmt.Errorf("%d cells with %d repeats: more than %d cells or %d runs", len(p.Cells), p.Repeats, cellsMax, runsMax)
+	if err := p.checkSize(); err != nil {
+		return nil, err
 	}
 	return p, p.chooseBase(&m)
 }
 
-func (m *Matrix) check() error {
+// checkSize bounds what is run.
+func (p *Plan) checkSize() error {
+	if len(p.Cells) > cellsMax || len(p.Cells)*p.Repeats > runsMax {
+		return fmt.Errorf("%d cells with %d repeats: more than %d cells or %d runs", len(p.Cells), p.Repeats, cellsMax, runsMax)
+	}
+	return nil
+}
+
+func checkCounts(repeats, trace int) error {
 	switch {
-	case m.Repeats < 1 || m.Repeats > RepeatsMax:
-		return fmt.Errorf("repeats=%d is out of range 1 to %d", m.Repeats, RepeatsMax)
-	case m.Trace < 0 || m.Trace > TraceMax:
-		return fmt.Errorf("trace=%d is out of range 0 to %d", m.Trace, TraceMax)
+	case repeats < 1 || repeats > RepeatsMax:
+		return fmt.Errorf("repeats=%d is out of range 1 to %d", repeats, RepeatsMax)
+	case trace < 0 || trace > TraceMax:
+		return fmt.Errorf("trace=%d is out of range 0 to %d", trace, TraceMax)
+	}
+	return nil
+}
+
+// check says whether a plan that was read from a file is one that NewPlan makes, as far as
+// others rely on it. What schedulers, jobs and the disk are is checked by the world.
+func (p *Plan) check() error {
+	if err := cmp.Or(checkCounts(p.Repeats, p.Trace), p.checkSize()); err != nil {
+		return err
+	}
+	if len(p.Cells) == 0 {
+		return errors.New("the plan has no cells")
+	}
+	for i := range p.Cells {
+		c := &p.Cells[i]
+		if len(c.Workload.Jobs) == 0 {
+			return fmt.Errorf("cell %d: it has no jobs", i)
+		}
+		for _, a := range axesOf([]int{c.VMs}, []int{c.Queues}, []int{c.QSize}, []int{c.Depth}, []int{c.NoMerges}) {
+			if err := a.check(); err != nil {
+				return fmt.Errorf("cell %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Matrix) check() error {
+	if err := checkCounts(m.Repeats, m.Trace); err != nil {
+		return err
+	}
+	switch {
 	case len(m.Guests) == 0 || len(m.Hosts) == 0:
 		return errors.New("want at least one guest and one host scheduler")
 	case len(m.Loads) == 0:
@@ -84,15 +122,8 @@ func (m *Matrix) check() error {
 	case (m.BaseGuest == "") != (m.BaseHost == ""):
 		return errors.New("the baseline is a guest and a host scheduler: want both")
 	}
-	for _, side := range []struct {
-		name string
-		list []Scheduler
-	}{{"guest", m.Guests}, {"host", m.Hosts}} {
-		for i, s := range side.list {
-			if slices.ContainsFunc(side.list[:i], func(o Scheduler) bool { return o.String() == s.String() }) {
-				return fmt.Errorf("%s scheduler %s is given twice", side.name, s)
-			}
-		}
+	if err := cmp.Or(apart("guest", m.Guests, 0), apart("host", m.Hosts, 0)); err != nil {
+		return err
 	}
 	for _, s := range m.Hosts {
 		if err := CheckHost(s); err != nil {
@@ -102,24 +133,12 @@ func (m *Matrix) check() error {
 	return nil
 }
 
-// axis is one list of a load.
-type axis struct {
-	name   string
-	values []int
-	lo, hi int
-	def    int
-}
-
-func (a *axis) check() error {
-	if len(a.values) == 0 {
-		a.values = []int{a.def}
-	}
-	for i, v := range a.values {
-		if v < a.lo || v > a.hi {
-			return fmt.Errorf("%s=%d is out of range %d to %d", a.name, v, a.lo, a.hi)
-		}
-		if slices.Contains(a.values[:i], v) {
-			return fmt.Errorf("%s=%d is given twice", a.name, v)
+// apart refuses schedulers of one side that are the same under a load's limit; 0: none.
+func apart(side string, list []Scheduler, maxKB int) error {
+	for i, s := range list {
+		same := limited(s, maxKB).String()
+		if slices.ContainsFunc(list[:i], func(o Scheduler) bool { return limited(o, maxKB).String() == same }) {
+			return fmt.Errorf("%s scheduler %s is given twice", side, same)
 		}
 	}
 	return nil
@@ -137,19 +156,14 @@ func (m *Matrix) addLoad(p *Plan, l *Load) error {
 		if err := maxSectorsKB.check(fmt.Sprint(l.MaxSectorsKB)); err != nil {
 			return err
 		}
-	}
-	axes := []axis{
-		{"vms", l.VMs, 1, VMsMax, 1}, {"queues", l.Queues, 1, device.MaxQueues, 1}, {"queue-size", l.QSizes, 2, virtqueue.MaxSize, 128},
-		{"depth", l.Depths, 0, device.DepthMax, 0}, {"nomerges", l.NoMerges, 0, 2, 0},
-	}
-	for i := range axes {
-		if err := axes[i].check(); err != nil {
+		if err := cmp.Or(apart("guest", m.Guests, l.MaxSectorsKB), apart("host", m.Hosts, l.MaxSectorsKB)); err != nil {
 			return err
 		}
 	}
-	for _, n := range axes[2].values {
-		if n&(n-1) != 0 {
-			return fmt.Errorf("queue-size=%d is not a power of 2", n)
+	axes := axesOf(l.VMs, l.Queues, l.QSizes, l.Depths, l.NoMerges)
+	for i := range axes {
+		if err := axes[i].check(); err != nil {
+			return err
 		}
 	}
 	m.combine(p, l, axes, nil)
@@ -169,6 +183,7 @@ func (m *Matrix) combine(p *Plan, l *Load, axes []axis, chosen []int) {
 			p.Cells = append(p.Cells, Cell{
 				Guest: limited(g, l.MaxSectorsKB), Host: limited(h, l.MaxSectorsKB), Workload: l.Workload,
 				VMs: chosen[0], Queues: chosen[1], QSize: chosen[2], Depth: chosen[3], NoMerges: chosen[4],
+				MaxSectorsKB: l.MaxSectorsKB,
 			})
 		}
 	}
@@ -236,20 +251,18 @@ func (p *Plan) Groups() []Group {
 		}
 		g := &groups[n]
 		g.Cells = append(g.Cells, i)
-		// A load may have added a knob of its own to all of them.
-		if g.Base < 0 && based(c.Guest, p.BaseGuest) && based(c.Host, p.BaseHost) {
+		if g.Base < 0 && based(c.Guest, p.BaseGuest, c.MaxSectorsKB) && based(c.Host, p.BaseHost, c.MaxSectorsKB) {
 			g.Base = i
 		}
 	}
 	return groups
 }
 
-func based(s Scheduler, base string) bool {
-	if s.String() == base {
-		return true
-	}
-	bare := Scheduler{Name: s.Name, Knobs: slices.DeleteFunc(slices.Clone(s.Knobs), func(k Knob) bool { return k.Key == maxSectorsKB.key })}
-	return bare.String() == base
+// based says whether s is the scheduler that base names, where a load may have added a
+// limit to it.
+func based(s Scheduler, base string, maxKB int) bool {
+	b, err := ParseScheduler(base)
+	return err == nil && s.String() == limited(b, maxKB).String()
 }
 
 // Order is the order in which all is run: in each repeat every group, and in each group

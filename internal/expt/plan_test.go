@@ -115,6 +115,22 @@ func TestNewPlan_base(t *testing.T) {
 	assert.Equal(t, 3, p.Groups()[0].Base)
 }
 
+// A cell whose scheduler has the load's knob by its own wish is not the baseline without it.
+func TestGroups_baselineAndItsLimitedTwin(t *testing.T) {
+	m := matrix()
+	m.Guests, m.Hosts = names("none:max_sectors_kb=32", "none"), names("none:max_sectors_kb=32", "none", "cfq")
+	m.Loads[1].MaxSectorsKB = 64
+	p, err := NewPlan(m)
+	require.NoError(t, err)
+	for i, want := range []string{"none / none", "none:max_sectors_kb=64 / none:max_sectors_kb=64", "none:max_sectors_kb=64 / none:max_sectors_kb=64"} {
+		assert.Equal(t, want, p.Cells[p.Groups()[i].Base].Name())
+	}
+
+	m.Loads[1].MaxSectorsKB = 32 // which makes the two one and the same
+	_, err = NewPlan(m)
+	assert.ErrorContains(t, err, "workload b: guest scheduler none:max_sectors_kb=32 is given twice")
+}
+
 func TestNewPlan_refuses(t *testing.T) {
 	for want, spoil := range map[string]func(m *Matrix){
 		"repeats=0 is out of range 1 to 1000":            func(m *Matrix) { m.Repeats = 0 },

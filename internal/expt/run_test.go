@@ -183,3 +183,22 @@ func TestOpenState_refuses(t *testing.T) {
 	_, err = OpenState(dir)
 	assert.ErrorContains(t, err, "in format 9; this program goes on with format 1 only")
 }
+
+func TestOpenState_refusesAPlanThatNobodyMade(t *testing.T) {
+	for want, change := range map[string]func(p *Plan){
+		"repeats=1000000000 is out of range": func(p *Plan) { p.Repeats = 1_000_000_000 },
+		"trace=-1 is out of range":           func(p *Plan) { p.Trace = -1 },
+		"the plan has no cells":              func(p *Plan) { p.Cells = nil },
+		"cell 1: it has no jobs":             func(p *Plan) { p.Cells[1].Workload.Jobs = nil },
+		"cell 1: vms=0 is out of range":      func(p *Plan) { p.Cells[1].VMs = 0 },
+		"cell 1: queue-size=3 is not":        func(p *Plan) { p.Cells[1].QSize = 3 },
+	} {
+		p, dir := testPlan(t), t.TempDir()
+		change(p)
+		s, err := CreateState(dir, Begun{Plan: *p})
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		_, err = OpenState(dir)
+		assert.ErrorContains(t, err, filepath.Join(dir, planName)+": "+want)
+	}
+}

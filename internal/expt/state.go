@@ -82,6 +82,9 @@ func OpenState(dir string) (*State, error) {
 	if s.Format != stateFormat {
 		return nil, fmt.Errorf("%s: the experiment is in format %d; this program goes on with format %d only", dir, s.Format, stateFormat)
 	}
+	if err := s.Plan.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, planName), err)
+	}
 	if s.runs, err = lockRuns(dir); err != nil {
 		return nil, err
 	}

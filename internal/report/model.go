@@ -78,8 +78,7 @@ func newModel(r *expt.Results) *model {
 			m.groups = append(m.groups, g)
 		}
 		guest, host := names[schedulerKey(c.Guest)], names[schedulerKey(c.Host)]
-		v := &cell{index: i, guest: place(&g.guests, guest), host: place(&g.hosts, host), name: guest + " / " + host, full: c.Guest.Name + " / " + c.Host.Name}
-		v.base = r.Plan.BaseGuest != "" && c.Guest.Name == r.Plan.BaseGuest && c.Host.Name == r.Plan.BaseHost
+		v := &cell{index: i, guest: place(&g.guests, guest), host: place(&g.hosts, host), name: guest + " / " + host, full: c.Name()}
 		g.cells = append(g.cells, v)
 	}
 	for _, g := range m.groups {
@@ -198,6 +197,11 @@ func (m *model) fill() {
 			c.outcomes = append(c.outcomes, o)
 		}
 	}
+	for _, g := range m.Plan.Groups() {
+		if g.Base >= 0 {
+			cells[g.Base].base = true
+		}
+	}
 	if m.Summary == nil {
 		return
 	}
@@ -206,7 +210,6 @@ func (m *model) fill() {
 	}
 	for i := range m.Summary.Comparisons {
 		c := &m.Summary.Comparisons[i]
-		cells[c.Base].base = true
 		switch at := cells[c.Cell]; {
 		case c.Metric == metricIOPS && at.iops == nil:
 			at.iops = c

@@ -153,3 +153,23 @@ func FuzzLoad(f *testing.F) {
 		require.NoError(t, Against(io.Discard, r, r))
 	})
 }
+
+// TestBaseline_ofSeveralWithItsName has the plan say which cell is the baseline: others
+// have schedulers of the same name with knobs.
+func TestBaseline_ofSeveralWithItsName(t *testing.T) {
+	none := expt.Scheduler{Name: "none"}
+	limited := expt.Scheduler{Name: "none", Knobs: []expt.Knob{{Key: "max_sectors_kb", Value: "64"}}}
+	r := &expt.Results{Plan: expt.Plan{
+		Cells: []expt.Cell{{Guest: none, Host: limited}, {Guest: none, Host: none}}, BaseGuest: "none", BaseHost: "none",
+	}}
+	var based []int
+	for _, c := range newModel(r).groups[0].cells {
+		if c.base {
+			based = append(based, c.index)
+		}
+	}
+	require.Equal(t, []int{1}, based)
+
+	r.Plan.BaseHost = limited.String()
+	require.Equal(t, 0, newModel(r).groups[0].base().index)
+}
