@@ -71,7 +71,7 @@ func TestSummarize(t *testing.T) {
 	}, s.Comparisons[1])
 
 	c = s.Comparisons[2]
-	assert.Equal(t, []any{1, "p99_us", "**", "none / cfq faster by 50.0 % [50.0, 50.0]"}, []any{c.Cell, c.Metric, c.Mark, c.Verdict})
+	assert.Equal(t, []any{1, "p99_us", "**", "lower by 50.0 % [50.0, 50.0]"}, []any{c.Cell, c.Metric, c.Mark, c.Verdict})
 	assert.True(t, math.IsInf(c.T, -1))
 
 	assert.Equal(t, "IOPS against guest none / host none, where significant after correction for 2 comparisons: no difference shown with host cfq, host bfq.", s.Headline)

@@ -27,9 +27,9 @@ func TestVerdict_words(t *testing.T) {
 	}{
 		{few, HigherIsBetter, TooFewPairs, "too few pairs (2): no verdict"},
 		{known(math.Log(1.12), 0.02), HigherIsBetter, Faster, "host bfq faster by 12.0 % [9.78, 14.3]"},
-		{known(math.Log(1.12), 0.02), LowerIsBetter, Slower, "host bfq slower by 12.0 % [9.78, 14.3]"},
+		{known(math.Log(1.12), 0.02), LowerIsBetter, Slower, "host bfq higher by 12.0 % [9.78, 14.3]"},
 		{known(math.Log(0.8), 0.02), HigherIsBetter, Slower, "host bfq slower by 20.0 % [18.4, 21.6]"},
-		{known(math.Log(0.8), 0.02), LowerIsBetter, Faster, "host bfq faster by 20.0 % [18.4, 21.6]"},
+		{known(math.Log(0.8), 0.02), LowerIsBetter, Faster, "host bfq lower by 20.0 % [18.4, 21.6]"},
 		{known(math.Log(1.015), 0.002), HigherIsBetter, Faster, "host bfq faster by 1.50 % [1.30, 1.70]"},
 		{known(math.Log(1.02), 0.05), HigherIsBetter, NoDifference, "no difference shown [-2.97, +7.23]"},
 		{known(math.Log(0.98), 0.05), LowerIsBetter, NoDifference, "no difference shown [-6.78, +3.02]"},
