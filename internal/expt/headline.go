@@ -53,17 +53,28 @@ type tally struct {
 }
 
 func (t *tally) String() string {
-	return fmt.Sprintf("%s faster in %d and slower in %d of %d cells", t.who, t.faster, t.slower, t.of)
+	var ways []string
+	if t.faster > 0 {
+		ways = append(ways, fmt.Sprintf("faster in %d", t.faster))
+	}
+	if t.slower > 0 {
+		ways = append(ways, fmt.Sprintf("slower in %d", t.slower))
+	}
+	return fmt.Sprintf("%s %s of %d cells", t.who, strings.Join(ways, " and "), t.of)
 }
 
-// tallies count by host scheduler where it is not the baseline's, whatever the guest's is;
-// and by guest scheduler where the host's is.
+// tallies count by host scheduler where the guest's is the baseline's, by guest scheduler
+// where the host's is, and apart where both are others: what those gain may be due to
+// either.
 func (s *summing) tallies(of []int) (all []*tally) {
 	for _, i := range of {
 		c := &s.plan.Cells[s.Comparisons[i].Cell]
-		who := "host " + c.Host.String()
-		if based(c.Host, s.plan.BaseHost, c.MaxSectorsKB) {
+		who := "both at once"
+		switch {
+		case based(c.Host, s.plan.BaseHost, c.MaxSectorsKB):
 			who = "guest " + c.Guest.String()
+		case based(c.Guest, s.plan.BaseGuest, c.MaxSectorsKB):
+			who = "host " + c.Host.String()
 		}
 		at := slices.IndexFunc(all, func(t *tally) bool { return t.who == who })
 		if at < 0 {

@@ -125,7 +125,7 @@ func TestHeadline(t *testing.T) {
 	s, err := Summarize(p, runs)
 	require.NoError(t, err)
 	assert.Regexp(t, `^IOPS against guest none / host none, where significant after correction for 2 comparisons: `+
-		`host cfq faster in 1 and slower in 0 of 1 cells; host bfq faster in 0 and slower in 1 of 1 cells; `+
+		`host cfq faster in 1 of 1 cells; host bfq slower in 1 of 1 cells; `+
 		`the largest gain is x2.5\d? \[2.5\d?, 2.51\] \(a: none / cfq\); the largest loss is x0.5\d* \[0.\d+, 0.50\d\] \(a: none / bfq\)\.$`, s.Headline)
 }
 
