@@ -98,7 +98,7 @@ const (
 	PrioIdle
 )
 
-// Source is what fairness groups by: the guest, its queue, and later a stream
+// Source is what fairness groups by: the guest, its queue, and a stream
 // detected within the queue. Equal Sources share a queue in a fair scheduler.
 type Source struct {
 	Device uint16 // index of the device (VM's disk) in its domain
