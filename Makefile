@@ -6,20 +6,20 @@ FUZZTIME ?= 10s
 # The tests in test/qemu start programs that the test cache does not see; so nothing comes from it.
 GOTEST = $(GO) test -count=1 -timeout=15m
 # Under the race detector: all but what only starts other programs or reads sources, and the published
-# tables, whose many runs share nothing: internal/sim's tests have several at a time.
-RACE = $$($(GO) list ./... | grep -v -e /test/qemu$$ -e /test/report$$ -e /test/fences$$ -e /internal/repro$$)
+# tables, whose many runs share nothing: lab/virtual's tests have several at a time.
+RACE = $$($(GO) list ./... | grep -v -e /test/qemu$$ -e /test/report$$ -e /test/fences$$ -e /lab/tables$$)
 
 .PHONY: help
 help: ## print this list
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: go ## build ./elevisor
-	$(GO) build -o elevisor ./cmd/elevisor
+build: go ## build ./elevisor and ./elevisor-lab
+	$(GO) build -o . ./cmd/elevisor ./cmd/elevisor-lab
 
 .PHONY: demo
 demo: go ## serve a scratch disk to a built-in guest; needs Go and nothing else
-	$(GO) run ./cmd/elevisor demo
+	$(GO) run ./cmd/elevisor-lab demo
 
 .PHONY: test
 test: go deps ## install what the tests need (or say what to install), then run all tests
@@ -71,7 +71,7 @@ deps: ## install the programs that the tests need
 
 .PHONY: clean
 clean: ## remove what was built; the cached guest too
-	rm -rf elevisor build "$${XDG_CACHE_HOME:-$$HOME/.cache}"/elevisor/guest-*
+	rm -rf elevisor elevisor-lab build "$${XDG_CACHE_HOME:-$$HOME/.cache}"/elevisor/guest-*
 
 .PHONY: go
 go:

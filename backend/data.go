@@ -3,7 +3,7 @@ package backend
 import (
 	"github.com/elevisor/elevisor/backend/uring"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 	"golang.org/x/sys/unix"
 )
 

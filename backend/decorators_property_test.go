@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -206,7 +206,7 @@ func drawDecorator(rt *rapid.T, img Image) Image {
 			Fault{Nth: rapid.Uint64Range(2, 9).Draw(rt, "nth"), Errno: uint16(unix.ENOSPC)},
 			Fault{Ops: []blk.Op{blk.OpWrite}, Range: blk.Range{Sector: 5, Sectors: 3}, Once: true, Errno: uint16(unix.ENODATA)})
 	case 3:
-		drive := &fakeDrive{depth: rapid.IntRange(1, 9).Draw(rt, "ncq"), cost: func(c sim.Command) blk.Instant {
+		drive := &fakeDrive{depth: rapid.IntRange(1, 9).Draw(rt, "ncq"), cost: func(c drive.Command) blk.Instant {
 			return blk.Instant(c.Sector*7919%13) * 1e5
 		}}
 		return NewSim(img, drive, Physical{}, Options{})

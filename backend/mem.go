@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 	"golang.org/x/sys/unix"
 )
 

@@ -3,7 +3,7 @@ package backend
 import (
 	"testing"
 
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -159,7 +159,7 @@ func TestRecord_window(t *testing.T) {
 }
 
 func TestRecord_passesASimulatedDriveOn(t *testing.T) {
-	drive := &fakeDrive{depth: 4, cost: func(sim.Command) blk.Instant { return 5 }}
+	drive := &fakeDrive{depth: 4, cost: func(drive.Command) blk.Instant { return 5 }}
 	img := NewRecord(NewSim(memDisk(t, 1<<20), drive, Physical{}, Options{}))
 	g := attach(t, img, 4)
 	g.do(data(blk.OpWrite, 8, make([]byte, 4096)))

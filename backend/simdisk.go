@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 )
 
@@ -20,7 +20,7 @@ type Simulated interface {
 
 // SimStats say what a simulated drive has done, and how well it was kept to.
 type SimStats struct {
-	Model sim.Stats
+	Model drive.Stats
 	// Deviation is how much later than the model's instant a command was given back,
 	// ns; of every command, merged groups counting once. In virtual time all are 0.
 	Deviation *hdrhistogram.Histogram
@@ -36,7 +36,7 @@ const (
 type simDisk struct {
 	Image    // where the data is
 	info     Info
-	drive    sim.Drive
+	drive    drive.Drive
 	unsafe   bool // flushes and FUA do not reach the drive
 	attached atomic.Bool
 }
@@ -47,7 +47,7 @@ type simDisk struct {
 // slowly as it answers. p says which drive it is.
 //
 // A drive has one queue: the image can be attached once.
-func NewSim(data Image, drive sim.Drive, p Physical, o Options) Image {
+func NewSim(data Image, drive drive.Drive, p Physical, o Options) Image {
 	i := data.Info()
 	i.LogicalBlock, i.PhysicalBlock = blk.SectorSize, plainBlock
 	o.blocks(&i)
@@ -133,8 +133,8 @@ func (b *simBackend) bypasses(r *blk.Request) bool {
 // command is what the drive is asked for: all of a group at once. The ranges of a
 // discard may lie anywhere, and over each other; the drive gets one extent that begins
 // at the first of them, and stays on the disk. That of a flush is empty.
-func (b *simBackend) command(tag int, r *blk.Request) sim.Command {
-	c := sim.Command{Tag: tag, Op: r.Op, FUA: r.Op.Changes() && r.Flags&blk.FlagFUA != 0 && !b.disk.unsafe}
+func (b *simBackend) command(tag int, r *blk.Request) drive.Command {
+	c := drive.Command{Tag: tag, Op: r.Op, FUA: r.Op.Changes() && r.Flags&blk.FlagFUA != 0 && !b.disk.unsafe}
 	if r.Op == blk.OpFlush {
 		return c
 	}

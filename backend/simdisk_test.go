@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -18,10 +18,10 @@ import (
 // them.
 type fakeDrive struct {
 	depth int
-	cost  func(c sim.Command) blk.Instant
+	cost  func(c drive.Command) blk.Instant
 	in    []fakeCommand
-	log   []sim.Command
-	stats sim.Stats
+	log   []drive.Command
+	stats drive.Stats
 }
 
 type fakeCommand struct {
@@ -29,7 +29,7 @@ type fakeCommand struct {
 	due blk.Instant
 }
 
-func (d *fakeDrive) Queue(now blk.Instant, c sim.Command) bool {
+func (d *fakeDrive) Queue(now blk.Instant, c drive.Command) bool {
 	if len(d.in) == d.depth {
 		return false
 	}
@@ -65,17 +65,17 @@ func (d *fakeDrive) Done(now blk.Instant) (int, blk.Instant, bool) {
 	return c.tag, c.due, true
 }
 
-func (d *fakeDrive) Depth() int       { return d.depth }
-func (d *fakeDrive) Stats() sim.Stats { return d.stats }
+func (d *fakeDrive) Depth() int         { return d.depth }
+func (d *fakeDrive) Stats() drive.Stats { return d.stats }
 
 // bySector makes a command take as many microseconds as its first sector says.
-func bySector(c sim.Command) blk.Instant { return blk.Instant(c.Sector) * 1000 }
+func bySector(c drive.Command) blk.Instant { return blk.Instant(c.Sector) * 1000 }
 
 // Each request is given back at the very instant of the model's, the earliest first,
 // and a full drive takes no more.
 func TestSim_exactInVirtualTime(t *testing.T) {
-	drive := &fakeDrive{depth: 3, cost: bySector}
-	w := newWorld(t, NewSim(memDisk(t, 1<<20), drive, Physical{}, Options{}), 8)
+	model := &fakeDrive{depth: 3, cost: bySector}
+	w := newWorld(t, NewSim(memDisk(t, 1<<20), model, Physical{}, Options{}), 8)
 	require.Equal(t, blk.Never, w.Wake())
 	w.now = 500
 	for _, sector := range []blk.Sector{70, 10, 30} {
@@ -136,16 +136,16 @@ func TestSim_decorated(t *testing.T) {
 	_, ok = newWorld(t, NewRate(memDisk(t, 1<<20), RateOptions{IOPS: 5}), 8).Backend.(Simulated)
 	require.False(t, ok)
 
-	drive := NewSim(memDisk(t, 1<<20), &fakeDrive{depth: 8, cost: bySector}, Physical{}, Options{})
-	b := newWorld(t, NewRecord(NewRate(drive, RateOptions{IOPS: 5})), 8).Backend
+	model := NewSim(memDisk(t, 1<<20), &fakeDrive{depth: 8, cost: bySector}, Physical{}, Options{})
+	b := newWorld(t, NewRecord(NewRate(model, RateOptions{IOPS: 5})), 8).Backend
 	require.Implements(t, (*Recorder)(nil), b, "a recorded drive can be asked for both")
 	require.Implements(t, (*Simulated)(nil), b)
 }
 
 // What the drive is asked for: groups and several ranges at once, within the disk.
 func TestSim_commands(t *testing.T) {
-	drive := &fakeDrive{depth: 32, cost: func(sim.Command) blk.Instant { return 1 }}
-	w := newWorld(t, NewSim(memDisk(t, 100*512), drive, Physical{}, Options{Discard: true}), 32)
+	model := &fakeDrive{depth: 32, cost: func(drive.Command) blk.Instant { return 1 }}
+	w := newWorld(t, NewSim(memDisk(t, 100*512), model, Physical{}, Options{Discard: true}), 32)
 	group := data(blk.OpWrite, 8, make([]byte, 4096))
 	group.Merged = data(blk.OpWrite, 16, make([]byte, 512), make([]byte, 512))
 	through := data(blk.OpWrite, 99, make([]byte, 512))
@@ -158,22 +158,22 @@ func TestSim_commands(t *testing.T) {
 	} {
 		require.True(t, w.submit(r))
 	}
-	for i := range drive.log {
-		drive.log[i].Tag = 0
+	for i := range model.log {
+		model.log[i].Tag = 0
 	}
-	require.Equal(t, []sim.Command{
+	require.Equal(t, []drive.Command{
 		{Op: blk.OpWrite, Sector: 8, Sectors: 10}, {Op: blk.OpWrite, FUA: true, Sector: 99, Sectors: 1}, {Op: blk.OpFlush},
 		{Op: blk.OpDiscard, Sector: 60, Sectors: 7}, {Op: blk.OpDiscard, Sector: 90, Sectors: 10},
 		{Op: blk.OpWriteZeroes, FUA: true, Sector: 5, Sectors: 1},
-	}, drive.log)
+	}, model.log)
 	w.now = 1
 	require.Len(t, w.reap(t), 6)
 }
 
 // With cache=unsafe no flush reaches the drive; with discard=ignore no discard does.
 func TestSim_ignored(t *testing.T) {
-	drive := &fakeDrive{depth: 32, cost: func(sim.Command) blk.Instant { return 1 }}
-	img := NewSim(mustOpen(t, "mem:size=1M", Options{}), drive, Physical{}, Options{Cache: CacheUnsafe})
+	model := &fakeDrive{depth: 32, cost: func(drive.Command) blk.Instant { return 1 }}
+	img := NewSim(mustOpen(t, "mem:size=1M", Options{}), model, Physical{}, Options{Cache: CacheUnsafe})
 	w := newWorld(t, img, 4)
 	through := data(blk.OpWrite, 0, make([]byte, 512))
 	through.Flags = blk.FlagFUA
@@ -182,7 +182,7 @@ func TestSim_ignored(t *testing.T) {
 	require.True(t, w.submit(through))
 	require.LessOrEqual(t, w.Wake(), w.now)
 	require.Len(t, w.reap(t), 2)
-	require.Equal(t, []sim.Command{{Tag: drive.log[0].Tag, Op: blk.OpWrite, Sectors: 1}}, drive.log)
+	require.Equal(t, []drive.Command{{Tag: model.log[0].Tag, Op: blk.OpWrite, Sectors: 1}}, model.log)
 	w.now = 1
 	require.Len(t, w.reap(t), 1)
 }
@@ -321,15 +321,15 @@ func TestSim_backingFile(t *testing.T) {
 
 // Through the real models, too, what is read is what was written, with any preset.
 func TestSim_modelsKeepData(t *testing.T) {
-	for _, preset := range sim.Presets() {
-		p, err := sim.Load(preset)
+	for _, preset := range drive.Presets() {
+		p, err := drive.Load(preset)
 		require.NoError(t, err)
 		t.Run(preset, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				base := memDisk(t, stackSize)
-				drive, err := p.New(stackSize/blk.SectorSize, rapid.Uint64().Draw(rt, "seed"))
+				model, err := p.New(stackSize/blk.SectorSize, rapid.Uint64().Draw(rt, "seed"))
 				require.NoError(rt, err)
-				b, err := NewSim(base, drive, Physical{}, Options{}).Attach(Host{Depth: rapid.IntRange(1, 40).Draw(rt, "depth")})
+				b, err := NewSim(base, model, Physical{}, Options{}).Attach(Host{Depth: rapid.IntRange(1, 40).Draw(rt, "depth")})
 				require.NoError(rt, err)
 				s := &stackRun{world: &world{Backend: b}, ended: map[*blk.Request]int{}}
 				s.run(t, rt, rapid.IntRange(1, 40).Draw(rt, "requests"))
@@ -361,7 +361,7 @@ func FuzzSimSpec(f *testing.F) {
 	f.Fuzz(func(t *testing.T, spec string) {
 		s, err := parseSim(spec)
 		if err == nil {
-			require.Contains(t, sim.Models, s.model)
+			require.Contains(t, drive.Models, s.model)
 			require.True(t, strings.Contains(spec, s.model))
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 )
 
@@ -74,8 +74,8 @@ func simWords(spec string) []string {
 // parseSim reads what stands behind "sim:".
 func parseSim(spec string) (s simSpec, err error) {
 	words := simWords(spec)
-	if len(words) == 0 || !slices.Contains(sim.Models, words[0]) {
-		return s, fmt.Errorf("%q is not a kind of simulated drive; valid: %s", strings.Join(words[:min(1, len(words))], ""), strings.Join(sim.Models, ", "))
+	if len(words) == 0 || !slices.Contains(drive.Models, words[0]) {
+		return s, fmt.Errorf("%q is not a kind of simulated drive; valid: %s", strings.Join(words[:min(1, len(words))], ""), strings.Join(drive.Models, ", "))
 	}
 	s.model = words[0]
 	for _, w := range words[1:] {
@@ -153,14 +153,14 @@ func openSim(spec string, o Options) (_ Image, err error) {
 }
 
 // load finds the parameters, with those that the spec changes.
-func (s *simSpec) load() (p sim.Preset, err error) {
+func (s *simSpec) load() (p drive.Preset, err error) {
 	if s.params != "" && !strings.Contains(s.params, "/") {
 		s.params = "./" + s.params // a file, whatever it is called
 	}
 	if strings.Contains(s.preset, "/") || strings.HasSuffix(s.preset, ".toml") {
 		return p, fmt.Errorf("preset=%q is a path: that is params=", s.preset)
 	}
-	if p, err = sim.Load(cmp.Or(s.params, s.preset, simDefaults[s.model])); err != nil {
+	if p, err = drive.Load(cmp.Or(s.params, s.preset, simDefaults[s.model])); err != nil {
 		return p, err
 	}
 	if p.Model != s.model {
@@ -173,7 +173,7 @@ func (s *simSpec) load() (p sim.Preset, err error) {
 }
 
 // data is where the drive's data is to be: memory, or the first size bytes of a file.
-func (s *simSpec) data(p *sim.Preset, o Options) (Image, error) {
+func (s *simSpec) data(p *drive.Preset, o Options) (Image, error) {
 	capacity := p.Capacity.Bytes()
 	if s.size > capacity {
 		return nil, fmt.Errorf("size is %d bytes; %s has %d", s.size, p.Name, capacity)

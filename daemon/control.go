@@ -1,4 +1,4 @@
-package serve
+package daemon
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/ctl"
 	"github.com/elevisor/elevisor/sched"
 )
 

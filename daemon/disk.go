@@ -1,7 +1,7 @@
 // Package serve wires the parts into a daemon: images, loops, devices and the
 // sockets in front of them. The command line, the demonstration and the tests use
 // it; nothing below knows of it.
-package serve
+package daemon
 
 import (
 	"fmt"

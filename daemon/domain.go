@@ -1,4 +1,4 @@
-package serve
+package daemon
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/clock"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/clock"
 	"go.uber.org/zap"
 )
 

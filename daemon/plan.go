@@ -1,4 +1,4 @@
-package serve
+package daemon
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 	"go.uber.org/zap"
 )
 

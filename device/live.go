@@ -10,7 +10,7 @@ import (
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/backend/uring"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/elevisor/elevisor/virtqueue"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"

@@ -8,9 +8,9 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/clock"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"

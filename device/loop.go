@@ -11,8 +11,8 @@ package device
 import (
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 const (

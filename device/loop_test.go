@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/virtqueue"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/eventfd"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/eventfd"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/clock"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,7 +20,7 @@ type oneByOne struct {
 	due  []blk.Instant
 }
 
-func (d *oneByOne) Queue(now blk.Instant, c sim.Command) bool {
+func (d *oneByOne) Queue(now blk.Instant, c drive.Command) bool {
 	if n := len(d.due); n > 0 {
 		now = max(now, d.due[n-1])
 	}
@@ -44,8 +44,8 @@ func (d *oneByOne) Done(now blk.Instant) (int, blk.Instant, bool) {
 	return tag, at, true
 }
 
-func (d *oneByOne) Depth() int       { return 1 << 20 }
-func (d *oneByOne) Stats() sim.Stats { return sim.Stats{Seeks: 7} }
+func (d *oneByOne) Depth() int         { return 1 << 20 }
+func (d *oneByOne) Stats() drive.Stats { return drive.Stats{Seeks: 7} }
 
 // simulated puts a drive in front of the rig's fake disk.
 func simulated(cost blk.Instant) backend.Image {

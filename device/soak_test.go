@@ -10,8 +10,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/virtqueue"
 	"github.com/stretchr/testify/require"
 )

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"golang.org/x/sys/unix"
 )
 

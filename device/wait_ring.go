@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/elevisor/elevisor/backend/uring"
-	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"golang.org/x/sys/unix"
 )
 

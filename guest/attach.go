@@ -6,7 +6,7 @@ import (
 
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -18,11 +18,11 @@ import (
 func TestBenchOverBlock(t *testing.T) {
 	const sectors = 1 << 12
 	for _, name := range sched.Names {
-		for _, rw := range []bench.RW{bench.ReadWrite, bench.RandReadWrite} {
+		for _, rw := range []load.RW{load.ReadWrite, load.RandReadWrite} {
 			for _, tags := range []int{4, 0} {
 				t.Run(fmt.Sprintf("%s/%v/tags=%d", name, rw, tags), func(t *testing.T) {
 					b := guest.ServedBlock(t, guest.Options{QueueSize: 32, Segments: 30}, guest.BlockOptions{Scheduler: name, Tags: tags}, sectors)
-					res, err := bench.Run(context.Background(), sectors, []bench.Queue{b}, bench.Options{
+					res, err := load.Run(context.Background(), sectors, []load.Queue{b}, load.Options{
 						RW: rw, MixRead: 50, BlockSize: 4096, Segments: 2, Depth: 32, Verify: true, IOSize: 8 << 20, Seed: 7,
 					})
 					require.NoError(t, err)
@@ -33,7 +33,7 @@ func TestBenchOverBlock(t *testing.T) {
 					assert.Equal(t, uint64(8<<20), total.Reads().Bytes+total.Writes().Bytes)
 					s := b.Stats()
 					assert.Equal(t, s.Submitted-s.Merged(), s.Issued)
-					if rw == bench.ReadWrite {
+					if rw == load.ReadWrite {
 						assert.NotZero(t, s.Merged(), "batches go through the plug list")
 					}
 				})

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
 	"github.com/elevisor/elevisor/sched"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // blockScript drives a block layer from a transcript in testdata/block. Its words:

@@ -1,6 +1,6 @@
 // Package guest is a complete fake guest: it connects to any vhost-user-blk
 // server as a virtual machine monitor does, and drives the queues as a driver in
-// the machine does. `elevisor bench`, `demo` and the tests are made of it.
+// the machine does. `elevisor-lab bench`, `demo` and the tests are made of it.
 //
 // Three layers, each usable without the next: [Memory] and [Ring] are bytes, in
 // which a hostile test writes what it likes; [Session] is a connection; [Guest]
@@ -30,8 +30,8 @@ import (
 
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/eventfd"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/vhost"
 	"github.com/elevisor/elevisor/virtqueue"
 )

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // Place says where a piece of guest memory lies: in the guest's physical address

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/sys/clock"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 

@@ -3,7 +3,7 @@ package guest
 import (
 	"encoding/binary"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 	"github.com/elevisor/elevisor/vhost"
 	"github.com/elevisor/elevisor/virtqueue"
 )

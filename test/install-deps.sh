@@ -8,7 +8,7 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin      # a plain user's PATH lacks e2fsck and blkdiscard on Debian
 
 # program, Debian package, what for; those of the guest are in a table of the program's own
-table=$(cat "$(dirname "$0")/../internal/vm/guest/packages")'
+table=$(cat "$(dirname "$0")/../qemu/vm/guest/packages")'
 strace             strace          counting system calls
 iostat             sysstat         comparing statistics
 fio                fio             the guest: load with verification; comparing JSON

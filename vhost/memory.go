@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // setMemTable replaces all regions, also while rings run: all of the new ones or

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // ID is a request's number ("Front-end message types" in the document).
@@ -205,7 +205,7 @@ func checkRequest(m Message, size int) error {
 }
 
 // Payloads. The document says machine byte order; rings in shared memory bind us
-// to little-endian machines anyway (internal/shm). The parse functions take
+// to little-endian machines anyway (sys/shm). The parse functions take
 // payloads whose length was checked.
 
 func getU64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }

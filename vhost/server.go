@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/socket"
+	"github.com/elevisor/elevisor/sys/socket"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/eventfd"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // testTimeout only stops what hangs.

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/eventfd"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // Session is the back-end's side of one connection as a state machine: messages

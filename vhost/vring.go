@@ -3,7 +3,7 @@ package vhost
 import (
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/eventfd"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 

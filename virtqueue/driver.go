@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // Elem is one element of a chain, as a driver describes it.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // The in-flight record lives in memory that the front-end keeps while we may die.

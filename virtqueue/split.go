@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // Descriptor flags (virtio 1.3, 2.7.5).

@@ -11,14 +11,14 @@
 //     *[BrokenError] from then on, and nothing else.
 //
 // A queue belongs to one goroutine. Touching a ring whose memory was cut raises a
-// fault that the caller must be ready for (internal/shm, Guard).
+// fault that the caller must be ready for (sys/shm, Guard).
 package virtqueue
 
 import (
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/sys/eventfd"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 // Feature bits of the transport (virtio 1.3, 6) that rings care about.

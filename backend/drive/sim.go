@@ -3,7 +3,7 @@
 //
 // A model is deterministic: one seed and one history of calls give one history of
 // answers.
-package sim
+package drive
 
 import "github.com/elevisor/elevisor/blk"
 

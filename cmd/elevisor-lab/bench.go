@@ -7,10 +7,22 @@ import (
 	"os"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/spf13/cobra"
 )
+
+// maxBlock is the largest request of a load, in bytes: far above every disk's limits.
+const maxBlock = 16 << 20
+
+// blockSize checks --bs; how it fits the disk's sectors is checked by the load.
+func blockSize(bytes int64) (int, error) {
+	if bytes < 1 || bytes > maxBlock {
+		return 0, fmt.Errorf("--bs=%d is out of range 512 to %d", bytes, maxBlock)
+	}
+	return int(bytes), nil
+}
 
 type benchFlags struct {
 	socket    string
@@ -20,7 +32,7 @@ type benchFlags struct {
 	queueSize int
 	poll      bool
 	format    string
-	o         bench.Options
+	o         load.Options
 }
 
 func newBench() *cobra.Command {
@@ -31,22 +43,22 @@ func newBench() *cobra.Command {
 		Long: `Connects to a vhost-user-blk server, ours or any other, as a guest would, and
 drives it with a fio-like load. One job drives one queue. The words are a part of
 fio's; underscores and hyphens are the same.`,
-		Example: "  elevisor bench --socket-path /run/vm.sock --rw randread --bs 4k --iodepth 32 --runtime 10s",
+		Example: "  elevisor-lab bench --socket-path /run/vm.sock --rw randread --bs 4k --iodepth 32 --runtime 10s",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	fl := c.Flags()
 	fl.StringVarP(&f.socket, "socket-path", "s", "", "the server's UNIX socket")
 	fl.StringVar(&f.rw, "rw", "read", "read, write, randread, randwrite, rw or randrw")
-	bytesVar(fl, &f.bs, "bs", "4k", "bytes of a request")
+	cli.BytesVar(fl, &f.bs, "bs", "4k", "bytes of a request")
 	fl.IntVar(&f.o.Depth, "iodepth", 1, "requests in flight per job")
 	fl.IntVar(&f.o.Jobs, "numjobs", 1, "jobs; job i drives queue i")
 	fl.IntVar(&f.o.MixRead, "rwmixread", 50, "percent of reads in rw and randrw")
-	timeVar(fl, &f.o.Runtime, time.Second, "runtime", "end after this time (10, 10s, 1m); alone it goes round the region until then")
+	cli.TimeVar(fl, &f.o.Runtime, time.Second, "runtime", "end after this time (10, 10s, 1m); alone it goes round the region until then")
 	fl.BoolVar(&f.timeBased, "time-based", false, "go round the region until the runtime is over, whatever io-size says")
-	bytesVar(fl, &f.o.Size, "size", "0", "bytes of the region; 0: to the end of the disk")
-	bytesVar(fl, &f.o.Offset, "offset", "0", "bytes in front of the region")
-	bytesVar(fl, &f.o.IOSize, "io-size", "0", "bytes each job moves; 0: once through its region")
+	cli.BytesVar(fl, &f.o.Size, "size", "0", "bytes of the region; 0: to the end of the disk")
+	cli.BytesVar(fl, &f.o.Offset, "offset", "0", "bytes in front of the region")
+	cli.BytesVar(fl, &f.o.IOSize, "io-size", "0", "bytes each job moves; 0: once through its region")
 	fl.BoolVar(&f.o.Verify, "verify", false, "write patterns, check what is read, read all of it back in the end")
 	fl.Uint64Var(&f.o.Seed, "randseed", 1, "seed of blocks, directions and contents")
 	fl.IntVar(&f.queueSize, "queue-size", 128, "entries of each ring")
@@ -67,12 +79,12 @@ func (f *benchFlags) run(c *cobra.Command) error {
 		return err
 	}
 	if f.format == "json" {
-		err = res.WriteJSON(c.OutOrStdout(), bench.Origin{Version: "elevisor-" + version(), Time: time.Now()})
+		err = res.WriteJSON(c.OutOrStdout(), load.Origin{Version: "elevisor-" + cli.Version(), Time: time.Now()})
 	} else {
 		err = res.WriteText(c.OutOrStdout())
 	}
 	if err == nil && res.Total().Errno != 0 {
-		err = exitCode(1) // the result says what failed
+		err = cli.ExitCode(1) // the result says what failed
 	}
 	return err
 }
@@ -84,7 +96,7 @@ func (f *benchFlags) parse() (err error) {
 	if f.format != "normal" && f.format != "json" {
 		return fmt.Errorf("--output-format=%s is neither normal nor json", f.format)
 	}
-	if f.o.RW, err = bench.ParseRW(f.rw); err != nil {
+	if f.o.RW, err = load.ParseRW(f.rw); err != nil {
 		return err
 	}
 	if f.o.BlockSize, err = blockSize(f.bs); err != nil {
@@ -98,7 +110,7 @@ func (f *benchFlags) parse() (err error) {
 }
 
 // measure runs one load against the server on socket.
-func measure(ctx context.Context, socket string, g guest.Options, o bench.Options) (*bench.Result, error) {
+func measure(ctx context.Context, socket string, g guest.Options, o load.Options) (*load.Result, error) {
 	vm, err := guest.Start(socket, g)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, fmt.Errorf("%w (a server serves one client at a time: is another one connected?)", err)
@@ -107,9 +119,9 @@ func measure(ctx context.Context, socket string, g guest.Options, o bench.Option
 		return nil, err
 	}
 	defer vm.Close()
-	queues := make([]bench.Queue, len(vm.Queues()))
+	queues := make([]load.Queue, len(vm.Queues()))
 	for i, q := range vm.Queues() {
 		queues[i] = q
 	}
-	return bench.Run(ctx, vm.Config().Capacity, queues, o)
+	return load.Run(ctx, vm.Config().Capacity, queues, o)
 }

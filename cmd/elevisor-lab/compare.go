@@ -11,9 +11,10 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/report"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/report"
+	"github.com/elevisor/elevisor/sys/clock"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -49,9 +50,9 @@ With --output, each run is kept as soon as it has finished: what was interrupted
 with --resume. Two results are compared with --from A.json --against B.json.
 
 Presets:` + presetDocs(),
-		Example: `  elevisor compare --host none,deadline,timeslice --preset linear4k
-  elevisor compare --guest none,deadline --host none,bfq rw=randrw bs=4k iodepth=16 runtime=4
-  elevisor compare --world qemu --guest none,mq-deadline --host none,deadline --preset merge --output results`,
+		Example: `  elevisor-lab compare --host none,deadline,timeslice --preset linear4k
+  elevisor-lab compare --guest none,deadline --host none,bfq rw=randrw bs=4k iodepth=16 runtime=4
+  elevisor-lab compare --world qemu --guest none,mq-deadline --host none,deadline --preset merge --output results`,
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args) },
 	}
 	fl := c.Flags()
@@ -70,7 +71,7 @@ Presets:` + presetDocs(),
 var apart = []string{"output", "resume", "format", "from", "against", "verbose", "help"}
 
 func (f *compareFlags) run(c *cobra.Command, args []string) error {
-	if err := oneOf("format", f.format, "text", "json", "csv"); err != nil {
+	if err := cli.OneOf("format", f.format, "text", "json", "csv"); err != nil {
 		return err
 	}
 	measures := len(args) > 0
@@ -101,42 +102,42 @@ func compareStored(w io.Writer, from, against string) error {
 
 // experiment runs what was asked for, or goes on with it.
 func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool) (err error) {
-	var state *expt.State
+	var state *plan.State
 	if f.resume != "" {
-		if state, err = expt.OpenState(f.resume); err != nil {
+		if state, err = plan.OpenState(f.resume); err != nil {
 			return err
 		}
 		defer state.Close()
 	}
-	plan, err := f.plan(c, args, measures, state)
+	p, err := f.plan(c, args, measures, state)
 	if err != nil {
 		return err
 	}
 	for _, n := range f.matrix.notes {
 		fmt.Fprintln(c.ErrOrStderr(), n)
 	}
-	tune()
-	world, err := f.worlds.open(plan.World, f.output != "" || f.resume != "")
+	cli.TuneRuntime()
+	world, err := f.worlds.open(p.World, f.output != "" || f.resume != "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, world.Close()) }()
-	if err := world.Check(plan); err != nil {
+	if err := world.Check(p); err != nil {
 		return err
 	}
-	begun := expt.Begun{Version: version(), Command: command(c, args), Environment: world.Environment(), Plan: *plan}
+	begun := plan.Begun{Version: cli.Version(), Command: command(c, args), Environment: world.Environment(), Plan: *p}
 	var changed []string
 	switch {
 	case state != nil:
 		changed = differences(&state.Begun, &begun)
 		begun = state.Begun
 	case f.output != "":
-		if state, err = expt.CreateState(f.output, begun); err != nil {
+		if state, err = plan.CreateState(f.output, begun); err != nil {
 			return err
 		}
 		defer state.Close()
 	}
-	results, err := f.measure(c, world, plan, state)
+	results, err := f.measure(c, world, p, state)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool
 
 // plan is the one that the words say, or the one that was begun; both is fine if they are
 // the same.
-func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, state *expt.State) (*expt.Plan, error) {
+func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, state *plan.State) (*plan.Plan, error) {
 	if state != nil && !measures {
 		for name, value := range state.Plan.Options {
 			if err := c.Flags().Set(name, value); err != nil {
@@ -160,19 +161,19 @@ func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, stat
 	if err != nil {
 		return nil, err
 	}
-	plan, err := f.matrix.plan(args, options)
+	p, err := f.matrix.plan(args, options)
 	if err == nil && state != nil {
-		if d := state.Plan.Difference(plan); d != "" {
+		if d := state.Plan.Difference(p); d != "" {
 			return nil, fmt.Errorf("--resume %s: that is another experiment: there, %s", f.resume, d)
 		}
 	}
-	return plan, err
+	return p, err
 }
 
 // measure carries the plan out.
-func (f *compareFlags) measure(c *cobra.Command, world expt.World, plan *expt.Plan, state *expt.State) (*expt.Results, error) {
+func (f *compareFlags) measure(c *cobra.Command, world plan.World, p *plan.Plan, state *plan.State) (*plan.Results, error) {
 	err := c.ErrOrStderr()
-	r := expt.Runner{World: world, Plan: plan, State: state, Progress: timeLeft(err)}
+	r := plan.Runner{World: world, Plan: p, State: state, Progress: timeLeft(err)}
 	if f.verbose {
 		var mu sync.Mutex
 		r.Progress = nil
@@ -186,17 +187,17 @@ func (f *compareFlags) measure(c *cobra.Command, world expt.World, plan *expt.Pl
 	if failed != nil {
 		return nil, f.interrupted(failed, runs)
 	}
-	summary, failed := expt.Summarize(plan, runs)
+	summary, failed := plan.Summarize(p, runs)
 	if failed != nil {
 		return nil, failed
 	}
-	return &expt.Results{
-		Format: report.Format, Environment: world.Environment(), Notes: world.Notes(plan), Plan: *plan, Runs: runs, Summary: summary,
+	return &plan.Results{
+		Format: report.Format, Environment: world.Environment(), Notes: world.Notes(p), Plan: *p, Runs: runs, Summary: summary,
 	}, nil
 }
 
 // interrupted says what became of the runs that had finished.
-func (f *compareFlags) interrupted(err error, runs []expt.Run) error {
+func (f *compareFlags) interrupted(err error, runs []plan.Run) error {
 	done := 0
 	for i := range runs {
 		if runs[i].Outcome != nil {
@@ -214,7 +215,7 @@ func (f *compareFlags) interrupted(err error, runs []expt.Run) error {
 }
 
 // give prints the results, and writes them where they were asked for.
-func (f *compareFlags) give(w io.Writer, r *expt.Results) error {
+func (f *compareFlags) give(w io.Writer, r *plan.Results) error {
 	if dir := f.output + f.resume; dir != "" {
 		if err := report.WriteDir(dir, r); err != nil {
 			return err
@@ -230,7 +231,7 @@ func (f *compareFlags) give(w io.Writer, r *expt.Results) error {
 }
 
 // differences are what has changed since the experiment was begun, beside the plan.
-func differences(was, is *expt.Begun) (all []string) {
+func differences(was, is *plan.Begun) (all []string) {
 	if was.Version != is.Version {
 		all = append(all, fmt.Sprintf("The experiment was begun by version %s and ended by %s.", was.Version, is.Version))
 	}
@@ -246,7 +247,7 @@ func differences(was, is *expt.Begun) (all []string) {
 
 // command is what was typed, less where results go; flags in the order of their names.
 func command(c *cobra.Command, args []string) []string {
-	words := []string{"elevisor", "compare"}
+	words := []string{"elevisor-lab", "compare"}
 	c.Flags().Visit(func(fl *pflag.Flag) {
 		if slices.Contains(apart, fl.Name) {
 			return
@@ -261,7 +262,7 @@ func command(c *cobra.Command, args []string) []string {
 }
 
 // timeLeft tells a terminal how far it is; nil: w is none.
-func timeLeft(w io.Writer) func(expt.Progress) {
+func timeLeft(w io.Writer) func(plan.Progress) {
 	f, ok := w.(*os.File)
 	if !ok {
 		return nil
@@ -270,7 +271,7 @@ func timeLeft(w io.Writer) func(expt.Progress) {
 		return nil
 	}
 	began := clock.Start()
-	return func(p expt.Progress) {
+	return func(p plan.Progress) {
 		if p.Done == p.Total {
 			fmt.Fprint(f, "\r\033[K")
 			return

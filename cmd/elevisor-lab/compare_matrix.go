@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/spf13/pflag"
 )
 
@@ -43,8 +44,8 @@ func (m *matrixFlags) flags(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&m.only, "only", nil, "of the presets' workloads, only these")
 	fl.StringVar(&m.jobFile, "jobfile", "", "a workload in a fio job file")
 	fl.StringVar(&m.baseline, "baseline", "", "GUEST/HOST that all others are compared with (default: none/none if there, else the first of each)")
-	timeVar(fl, &m.runtime, time.Second, "runtime", "of the presets' workloads (default: their own)")
-	timeVar(fl, &m.ramp, time.Second, "ramp-time", "of the presets' workloads (default: their own)")
+	cli.TimeVar(fl, &m.runtime, time.Second, "runtime", "of the presets' workloads (default: their own)")
+	cli.TimeVar(fl, &m.ramp, time.Second, "ramp-time", "of the presets' workloads (default: their own)")
 	fl.IntVar(&m.repeats, "repeats", 10, "runs of each combination; 3 at least for a verdict")
 	fl.Uint64Var(&m.seed, "seed", 1, "of the order, the jobs and the simulated drives")
 	fl.IntVar(&m.trace, "trace", 2000, "requests of each combination's first run that are kept for the picture of positions")
@@ -56,9 +57,9 @@ func (m *matrixFlags) flags(fl *pflag.FlagSet) {
 }
 
 // plan makes the plan; options are the world's.
-func (m *matrixFlags) plan(words []string, options map[string]string) (*expt.Plan, error) {
-	x := expt.Matrix{World: m.world, Repeats: m.repeats, Seed: m.seed, Trace: m.trace, Options: options}
-	if err := oneOf("world", m.world, worldNames...); err != nil {
+func (m *matrixFlags) plan(words []string, options map[string]string) (*plan.Plan, error) {
+	x := plan.Matrix{World: m.world, Repeats: m.repeats, Seed: m.seed, Trace: m.trace, Options: options}
+	if err := cli.OneOf("world", m.world, worldNames...); err != nil {
 		return nil, err
 	}
 	var err error
@@ -85,12 +86,12 @@ func (m *matrixFlags) plan(words []string, options map[string]string) (*expt.Pla
 	if m.set.Changed("iops") {
 		x.IOPS = m.iops
 	}
-	return expt.NewPlan(x)
+	return plan.NewPlan(x)
 }
 
-func parseSchedulers(flag string, texts []string) (all []expt.Scheduler, err error) {
+func parseSchedulers(flag string, texts []string) (all []plan.Scheduler, err error) {
 	for _, t := range texts {
-		s, err := expt.ParseScheduler(t)
+		s, err := plan.ParseScheduler(t)
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", flag, err)
 		}
@@ -100,7 +101,7 @@ func parseSchedulers(flag string, texts []string) (all []expt.Scheduler, err err
 }
 
 // loads fills the workloads in, and says which disk they are for.
-func (m *matrixFlags) loads(x *expt.Matrix, words []string) (disk jobs.Disk, err error) {
+func (m *matrixFlags) loads(x *plan.Matrix, words []string) (disk fio.Disk, err error) {
 	kinds := 0
 	for _, given := range []bool{len(words) > 0, m.jobFile != "", len(m.presets) > 0} {
 		if given {
@@ -120,14 +121,14 @@ func (m *matrixFlags) loads(x *expt.Matrix, words []string) (disk jobs.Disk, err
 		if err != nil {
 			return disk, err
 		}
-		x.Loads = []expt.Load{m.around(jobs.Load{Workload: w})}
+		x.Loads = []plan.Load{m.around(fio.Load{Workload: w})}
 		return defaultDisk(m.world)
 	}
 	if len(m.presets) == 0 {
 		m.presets = []string{defaultPreset}
 	}
 	for i, name := range m.presets {
-		p, err := jobs.Find(name)
+		p, err := fio.Find(name)
 		if err != nil {
 			return disk, fmt.Errorf("--%w", err)
 		}
@@ -146,12 +147,12 @@ func (m *matrixFlags) loads(x *expt.Matrix, words []string) (disk jobs.Disk, err
 }
 
 // knowOnly refuses what --only names and no preset has.
-func (m *matrixFlags) knowOnly(x *expt.Matrix) error {
+func (m *matrixFlags) knowOnly(x *plan.Matrix) error {
 	for _, name := range m.only {
-		if !slices.ContainsFunc(x.Loads, func(l expt.Load) bool { return l.Name == name }) {
+		if !slices.ContainsFunc(x.Loads, func(l plan.Load) bool { return l.Name == name }) {
 			var all []string
 			for _, p := range m.presets {
-				found, _ := jobs.Find(p) // it was found before
+				found, _ := fio.Find(p) // it was found before
 				for _, w := range found.Workloads() {
 					all = append(all, w.Name)
 				}
@@ -165,30 +166,30 @@ func (m *matrixFlags) knowOnly(x *expt.Matrix) error {
 // defaultPreset is what is run, and on whose disk, where nothing is said of either.
 const defaultPreset = "linear4k"
 
-func defaultDisk(world string) (jobs.Disk, error) {
-	p, err := jobs.Find(defaultPreset)
+func defaultDisk(world string) (fio.Disk, error) {
+	p, err := fio.Find(defaultPreset)
 	return p.Disks[world], err
 }
 
 // workload is that of words or of a job file.
-func (m *matrixFlags) workload(words []string) (jobs.Workload, error) {
+func (m *matrixFlags) workload(words []string) (fio.Workload, error) {
 	if m.jobFile != "" {
 		text, err := os.ReadFile(m.jobFile)
 		if err != nil {
-			return jobs.Workload{}, fmt.Errorf("--jobfile: %w", err)
+			return fio.Workload{}, fmt.Errorf("--jobfile: %w", err)
 		}
-		w, notes, err := jobs.ParseFile(m.jobFile, text)
+		w, notes, err := fio.ParseFile(m.jobFile, text)
 		m.notes = notes
 		return w, err
 	}
-	j, notes, err := jobs.ParseWords(words)
+	j, notes, err := fio.ParseWords(words)
 	m.notes = notes
-	return jobs.Workload{Name: strings.Join(words, " "), Jobs: []jobs.Job{j}}, err
+	return fio.Workload{Name: strings.Join(words, " "), Jobs: []fio.Job{j}}, err
 }
 
 // around is a load with what the flags say in place of its own set-up.
-func (m *matrixFlags) around(l jobs.Load) expt.Load {
-	e := expt.Load{
+func (m *matrixFlags) around(l fio.Load) plan.Load {
+	e := plan.Load{
 		Workload: l.Workload, Queues: l.Queues, QSizes: l.QueueSizes, Depths: l.Depths, NoMerges: m.noMerges, MaxSectorsKB: l.MaxSectorsKB,
 	}
 	if l.VMs > 0 {
@@ -213,7 +214,7 @@ func (m *matrixFlags) around(l jobs.Load) expt.Load {
 
 func presetNames() string {
 	var all []string
-	for _, p := range jobs.Presets() {
+	for _, p := range fio.Presets() {
 		all = append(all, p.Name)
 	}
 	return strings.Join(all, ", ")
@@ -222,7 +223,7 @@ func presetNames() string {
 // presetDocs says what the presets are, in lines for a terminal.
 func presetDocs() string {
 	var b strings.Builder
-	for _, p := range jobs.Presets() {
+	for _, p := range fio.Presets() {
 		fmt.Fprintf(&b, "\n  %s", p.Name)
 		column := 80 // the text begins on a line of its own
 		for _, word := range strings.Fields(p.Doc) {
@@ -238,7 +239,7 @@ func presetDocs() string {
 }
 
 // progressLine says how far it is after so long.
-func progressLine(p expt.Progress, since blk.Instant) string {
+func progressLine(p plan.Progress, since blk.Instant) string {
 	text := fmt.Sprintf("%d of %d runs", p.Done, p.Total)
 	if mine := p.Done - p.Before; mine > 0 {
 		left := time.Duration(float64(since) / float64(mine) * float64(p.Total-p.Done))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/stretchr/testify/require"
 )
 
@@ -127,7 +127,7 @@ func TestCompareJobFile(t *testing.T) {
 	out, err := run(t.Context(), "compare", "--host=none,deadline", "--repeats=1", "--format=json", "--vms=2", "--jobfile="+file,
 		"--disk=sim:ssd?preset=sata-ssd&size=8g", "--iops=5000", "--depth=4", "--baseline=none/deadline")
 	require.NoError(t, err)
-	var r expt.Results
+	var r plan.Results
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Len(t, r.Runs, 2)
 	require.EqualValues(t, 5000, r.Plan.IOPS)
@@ -181,9 +181,9 @@ func TestCompareRefusals(t *testing.T) {
 }
 
 func TestProgressLine(t *testing.T) {
-	require.Equal(t, "10 of 30 runs, about 40s left", progressLine(expt.Progress{Done: 10, Total: 30}, 20e9))
-	require.Equal(t, "15 of 30 runs, about 1m0s left", progressLine(expt.Progress{Done: 15, Total: 30, Before: 10}, 20e9))
-	require.Equal(t, "10 of 30 runs", progressLine(expt.Progress{Done: 10, Total: 30, Before: 10}, 0))
+	require.Equal(t, "10 of 30 runs, about 40s left", progressLine(plan.Progress{Done: 10, Total: 30}, 20e9))
+	require.Equal(t, "15 of 30 runs, about 1m0s left", progressLine(plan.Progress{Done: 15, Total: 30, Before: 10}, 20e9))
+	require.Equal(t, "10 of 30 runs", progressLine(plan.Progress{Done: 10, Total: 30, Before: 10}, 0))
 }
 
 // Words of a workload that nothing follows from are named, and not where results go.

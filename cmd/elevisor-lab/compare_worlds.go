@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/loopback"
-	"github.com/elevisor/elevisor/internal/expt/qemu"
-	"github.com/elevisor/elevisor/internal/expt/simworld"
-	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/virtual"
+	"github.com/elevisor/elevisor/lab/worlds/loopback"
+	"github.com/elevisor/elevisor/lab/worlds/qemu"
+	virtualworld "github.com/elevisor/elevisor/lab/worlds/virtual"
 	"github.com/spf13/pflag"
 )
 
@@ -17,16 +18,18 @@ var worldNames = []string{"sim", "loopback", "qemu"}
 
 // worldFlags are what the worlds want to know beside the plan.
 type worldFlags struct {
-	costs sim.Costs
+	costs virtual.Costs
 	qemu  qemu.Options
 	set   *pflag.FlagSet
 }
 
 func (f *worldFlags) flags(fl *pflag.FlagSet) {
 	f.set = fl
-	d := simworld.DefaultCosts()
+	d := virtualworld.DefaultCosts()
 	f.costs = d
-	cost := func(to *time.Duration, name, usage string) { timeVar(fl, to, time.Microsecond, name, "sim: "+usage) }
+	cost := func(to *time.Duration, name, usage string) {
+		cli.TimeVar(fl, to, time.Microsecond, name, "sim: "+usage)
+	}
 	cost(&f.costs.PerRead, "cost-read", "processor time of guest and host for a read; bare numbers are µs")
 	cost(&f.costs.PerWrite, "cost-write", "the same for a write")
 	cost(&f.costs.PerRequest, "cost-request", "added to both")
@@ -69,20 +72,20 @@ func (f *worldFlags) options(world string) (map[string]string, error) {
 		}
 	}
 	if world == "sim" {
-		return simworld.CostNames(&f.costs), nil
+		return virtualworld.CostNames(&f.costs), nil
 	}
 	return all, nil
 }
 
 // open makes a world; keep says whether the runs' own output is wanted.
-func (f *worldFlags) open(world string, keep bool) (expt.World, error) {
+func (f *worldFlags) open(world string, keep bool) (plan.World, error) {
 	switch world {
 	case "sim":
-		return simworld.New(simworld.Options{Costs: f.costs, Version: version(), Fio: keep}), nil
+		return virtualworld.New(virtualworld.Options{Costs: f.costs, Version: cli.Version(), Fio: keep}), nil
 	case "loopback":
-		return loopback.New(version()), nil
+		return loopback.New(cli.Version()), nil
 	case "qemu":
 		return qemu.New(f.qemu)
 	}
-	return nil, oneOf("world", world, worldNames...)
+	return nil, cli.OneOf("world", world, worldNames...)
 }

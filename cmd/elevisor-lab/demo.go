@@ -11,9 +11,10 @@ import (
 	"text/tabwriter"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/sched"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -57,7 +58,7 @@ readers are interleaved at random; all that is read, and all that was written, i
 checked.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := oneOf("format", format, "text", "json"); err != nil {
+			if err := cli.OneOf("format", format, "text", "json"); err != nil {
 				return err
 			}
 			rows, err := demo(c.Context())
@@ -73,7 +74,7 @@ checked.`,
 
 // demo runs the load through each scheduler.
 func demo(ctx context.Context) (rows []demoRow, err error) {
-	tune()
+	cli.TuneRuntime()
 	dir, err := os.MkdirTemp("", "elevisor-demo-")
 	if err != nil {
 		return nil, err
@@ -92,9 +93,9 @@ func demo(ctx context.Context) (rows []demoRow, err error) {
 // demoOne serves a fresh disk through one scheduler and loads it.
 func demoOne(ctx context.Context, socket, scheduler string) (row demoRow, err error) {
 	size := 2 * demoStreams * demoBlocks * demoBlock
-	d, err := serve.Open([]serve.Disk{{
+	d, err := daemon.Open([]daemon.Disk{{
 		ID: "scratch", Path: fmt.Sprintf("mem:?size=%d", size), Socket: socket, Domain: "slow", Slow: backend.RateOptions{IOPS: demoIOPS},
-	}}, []serve.Domain{{ID: "slow", Scheduler: scheduler, QueueDepth: demoDepth}}, zap.NewNop())
+	}}, []daemon.Domain{{ID: "slow", Scheduler: scheduler, QueueDepth: demoDepth}}, zap.NewNop())
 	if err != nil {
 		return row, err
 	}
@@ -123,7 +124,7 @@ func demoOne(ctx context.Context, socket, scheduler string) (row demoRow, err er
 			row.RequestsOut += sign * stats.Op[i].IOs
 		}
 	}
-	res, failed := bench.RunStreams(ctx, vm.Queues()[0], bench.StreamOptions{
+	res, failed := load.RunStreams(ctx, vm.Queues()[0], load.StreamOptions{
 		Streams: demoStreams, Blocks: demoBlocks, BlockSize: demoBlock, Seed: 1,
 		Measured: func(begins bool) {
 			if begins {

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
+	"github.com/elevisor/elevisor/cmd/cli"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/virtual"
 	"github.com/elevisor/elevisor/virtqueue"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,9 +19,9 @@ import (
 
 // simFlags are those of one run; what is read from text is kept as text until then.
 type simFlags struct {
-	o     sim.Options
-	vm    sim.VM
-	job   sim.Job
+	o     virtual.Options
+	vm    virtual.VM
+	job   virtual.Job
 	guest guest.BlockOptions
 
 	disk   string
@@ -44,7 +45,7 @@ the real scheduler onto a disk, in virtual time: a simulated drive by default. O
 gives one result. The words of jobs are fio's, underscores and hyphens are the same;
 everything is as with direct=1. A bare number is seconds in --runtime and --ramp-time,
 and microseconds elsewhere.`,
-		Example: "  elevisor sim --scheduler timeslice --vms 2 --rw read --bs 4k --runtime 10s",
+		Example: "  elevisor-lab sim --scheduler timeslice --vms 2 --rw read --bs 4k --runtime 10s",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
@@ -66,12 +67,12 @@ func (f *simFlags) worldFlags(fl *pflag.FlagSet) {
 	fl.IntVar(&f.vm.NumQueues, "num-queues", 1, "of each VM; its job i drives queue i modulo that")
 	fl.IntVar(&f.vm.QueueSize, "queue-size", 128, "entries of each ring")
 	fl.Uint64Var(&f.o.Seed, "seed", 1, "of everything that is random, but the disk")
-	fl.Float64Var(&f.o.Costs.Jitter, "cost-jitter", sim.DefaultJitter, "fraction by which each cost varies, 0 to 1")
-	timeVar(fl, &f.o.Costs.PerRead, time.Microsecond, "cost-read", "processor time for a read, before it is submitted")
-	timeVar(fl, &f.o.Costs.PerWrite, time.Microsecond, "cost-write", "the same for a write")
-	timeVar(fl, &f.o.Costs.PerRequest, time.Microsecond, "cost-request", "added to both, for a scheduler that costs more than another")
-	timeVar(fl, &f.o.Costs.PerSwitch, time.Microsecond, "cost-switch", "how much later a request reaches the disk that begins a new slice")
-	timeVar(fl, &f.o.Costs.SwitchAfter, time.Microsecond, "cost-switch-after", "if it has waited in the host for so long")
+	fl.Float64Var(&f.o.Costs.Jitter, "cost-jitter", virtual.DefaultJitter, "fraction by which each cost varies, 0 to 1")
+	cli.TimeVar(fl, &f.o.Costs.PerRead, time.Microsecond, "cost-read", "processor time for a read, before it is submitted")
+	cli.TimeVar(fl, &f.o.Costs.PerWrite, time.Microsecond, "cost-write", "the same for a write")
+	cli.TimeVar(fl, &f.o.Costs.PerRequest, time.Microsecond, "cost-request", "added to both, for a scheduler that costs more than another")
+	cli.TimeVar(fl, &f.o.Costs.PerSwitch, time.Microsecond, "cost-switch", "how much later a request reaches the disk that begins a new slice")
+	cli.TimeVar(fl, &f.o.Costs.SwitchAfter, time.Microsecond, "cost-switch-after", "if it has waited in the host for so long")
 	fl.StringVar(&f.format, "format", "text", "text or json (fio's field names, and what only a simulation knows)")
 }
 
@@ -89,14 +90,14 @@ func (f *simFlags) jobFlags(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.timed, "time-based", false, "go round the region until the runtime is over, whatever io-size says")
 	fl.BoolVar(&j.NoRandMap, "norandommap", false, "random blocks may repeat before all were touched")
 	fl.Uint64Var(&j.Seed, "randseed", 0, "seed of blocks and directions (default: --seed)")
-	bytesVar(fl, &f.bs, "bs", "4k", "bytes of a request")
-	bytesVar(fl, &j.Offset, "offset", "0", "bytes in front of the first job's region")
-	bytesVar(fl, &j.Increment, "offset-increment", "0", "bytes from one job's region to the next")
-	bytesVar(fl, &j.Size, "size", "0", "bytes of a job's region; 0: to the end of the VM's disk")
-	bytesVar(fl, &j.IOSize, "io-size", "0", "bytes each job moves; 0: once through its region")
-	timeVar(fl, &j.ThinkTime, time.Microsecond, "thinktime", "rest before the next requests, when those in flight have come back")
-	timeVar(fl, &j.Runtime, time.Second, "runtime", "end after this time; alone it goes round the region until then")
-	timeVar(fl, &j.RampTime, time.Second, "ramp-time", "run for so long before anything is counted")
+	cli.BytesVar(fl, &f.bs, "bs", "4k", "bytes of a request")
+	cli.BytesVar(fl, &j.Offset, "offset", "0", "bytes in front of the first job's region")
+	cli.BytesVar(fl, &j.Increment, "offset-increment", "0", "bytes from one job's region to the next")
+	cli.BytesVar(fl, &j.Size, "size", "0", "bytes of a job's region; 0: to the end of the VM's disk")
+	cli.BytesVar(fl, &j.IOSize, "io-size", "0", "bytes each job moves; 0: once through its region")
+	cli.TimeVar(fl, &j.ThinkTime, time.Microsecond, "thinktime", "rest before the next requests, when those in flight have come back")
+	cli.TimeVar(fl, &j.Runtime, time.Second, "runtime", "end after this time; alone it goes round the region until then")
+	cli.TimeVar(fl, &j.RampTime, time.Second, "ramp-time", "run for so long before anything is counted")
 }
 
 func (f *simFlags) run(c *cobra.Command) error {
@@ -111,17 +112,17 @@ func (f *simFlags) run(c *cobra.Command) error {
 	if err := f.machines(img); err != nil {
 		return err
 	}
-	res, err := sim.RunContext(c.Context(), f.o)
+	res, err := virtual.RunContext(c.Context(), f.o)
 	if err != nil {
 		return interrupted(c, err)
 	}
 	if f.format == "json" {
-		err = res.WriteJSON(c.OutOrStdout(), "elevisor-"+version())
+		err = res.WriteJSON(c.OutOrStdout(), "elevisor-"+cli.Version())
 	} else {
 		err = res.WriteText(c.OutOrStdout())
 	}
 	if err == nil && res.Total().Errno != 0 {
-		err = exitCode(1) // the result says what failed
+		err = cli.ExitCode(1) // the result says what failed
 	}
 	return err
 }
@@ -137,10 +138,10 @@ func interrupted(c *cobra.Command, err error) error {
 // parse makes f.o of the flags.
 func (f *simFlags) parse() (err error) {
 	j := &f.job
-	if err := oneOf("format", f.format, "text", "json"); err != nil {
+	if err := cli.OneOf("format", f.format, "text", "json"); err != nil {
 		return err
 	}
-	if j.RW, err = bench.ParseRW(f.rw); err != nil {
+	if j.RW, err = load.ParseRW(f.rw); err != nil {
 		return fmt.Errorf("--%w", err)
 	}
 	if !f.direct {
@@ -179,7 +180,7 @@ func (f *simFlags) knobs() error {
 		if !ok {
 			return fmt.Errorf("--set=%s is not KNOB=VALUE", s)
 		}
-		f.o.Knobs = append(f.o.Knobs, sim.Knob{Key: key, Value: value})
+		f.o.Knobs = append(f.o.Knobs, virtual.Knob{Key: key, Value: value})
 	}
 	return nil
 }
@@ -191,7 +192,7 @@ func (f *simFlags) machines(img backend.Image) error {
 	if size == 0 {
 		return fmt.Errorf("--vms=%d: the disk has less than %d bytes for each", f.vms, windowAlign)
 	}
-	f.vm.Size, f.vm.Jobs = size, []sim.Job{f.job}
+	f.vm.Size, f.vm.Jobs = size, []virtual.Job{f.job}
 	if f.guest.Scheduler != "" {
 		f.vm.Guest = &f.guest
 	} else if f.guest.Tags != 0 {

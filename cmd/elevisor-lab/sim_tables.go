@@ -10,8 +10,9 @@ import (
 	"strings"
 	"time"
 
-	drives "github.com/elevisor/elevisor/backend/sim"
-	"github.com/elevisor/elevisor/internal/repro"
+	drives "github.com/elevisor/elevisor/backend/drive"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/lab/tables"
 	"github.com/spf13/cobra"
 )
 
@@ -29,16 +30,16 @@ func (l *simLength) flags(c *cobra.Command, seeds int, total time.Duration) {
 	f.IntVar(&l.workers, "workers", runtime.GOMAXPROCS(0), "runs at a time; results do not depend on it")
 }
 
-func (l *simLength) suite() (repro.Suite, error) {
+func (l *simLength) suite() (tables.Suite, error) {
 	switch {
 	case l.seeds < 1 || l.seeds > 1000:
-		return repro.Suite{}, fmt.Errorf("--seeds %d is out of range 1 to 1000", l.seeds)
+		return tables.Suite{}, fmt.Errorf("--seeds %d is out of range 1 to 1000", l.seeds)
 	case l.ramp < 0 || l.total <= l.ramp || l.total > time.Hour:
-		return repro.Suite{}, fmt.Errorf("--runtime %v with --ramp-time %v: want 0 <= ramp < runtime <= 1h", l.total, l.ramp)
+		return tables.Suite{}, fmt.Errorf("--runtime %v with --ramp-time %v: want 0 <= ramp < runtime <= 1h", l.total, l.ramp)
 	case l.workers < 1:
-		return repro.Suite{}, fmt.Errorf("--workers %d is not at least 1", l.workers)
+		return tables.Suite{}, fmt.Errorf("--workers %d is not at least 1", l.workers)
 	}
-	return repro.Suite{Seeds: l.seeds, Workers: l.workers, Length: repro.Length{Total: l.total, Ramp: l.ramp}}, nil
+	return tables.Suite{Seeds: l.seeds, Workers: l.workers, Length: tables.Length{Total: l.total, Ramp: l.ramp}}, nil
 }
 
 func newSimTables() *cobra.Command {
@@ -53,10 +54,10 @@ with the same jobs, these schedulers and a model of the drive, and prints for ea
 published mean (sd), the simulated mean (sd) and the residual; then, for each group, the RMS
 residual and how many of the clearly different pairs come out in the published order.
 
-Tables: ` + strings.Join(repro.Names(), ", ") + `.`,
+Tables: ` + strings.Join(tables.Names(), ", ") + `.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := oneOf("format", format, repro.Formats...); err != nil {
+			if err := cli.OneOf("format", format, tables.Formats...); err != nil {
 				return err
 			}
 			suite, err := length.suite()
@@ -66,20 +67,20 @@ Tables: ` + strings.Join(repro.Names(), ", ") + `.`,
 			if suite.Machine, err = machineWith(params, ""); err != nil {
 				return err
 			}
-			tables, err := repro.Load(names...)
+			selected, err := tables.Load(names...)
 			if err != nil {
 				return fmt.Errorf("--table: %w", err)
 			}
-			tune()
+			cli.TuneRuntime()
 			suite.Progress = progress(c.ErrOrStderr())
-			results, err := suite.Run(c.Context(), tables, nil)
+			results, err := suite.Run(c.Context(), selected, nil)
 			if err != nil {
 				return interrupted(c, err)
 			}
-			return repro.Write(c.OutOrStdout(), format, results)
+			return tables.Write(c.OutOrStdout(), format, results)
 		},
 	}
-	c.Flags().StringVar(&format, "format", "text", strings.Join(repro.Formats, ", "))
+	c.Flags().StringVar(&format, "format", "text", strings.Join(tables.Formats, ", "))
 	c.Flags().StringSliceVar(&names, "table", nil, "only these tables")
 	c.Flags().StringVar(&params, "params", "", "a parameter file, for the drive that it names")
 	length.flags(c, 5, 4*time.Second)
@@ -88,7 +89,7 @@ Tables: ` + strings.Join(repro.Names(), ", ") + `.`,
 
 // machineWith puts the drive of a parameter file in the place of the preset that has its
 // name, which must be that of a table: of group, if one is named. nil: there is no file.
-func machineWith(params, group string) (func(string) (repro.Machine, error), error) {
+func machineWith(params, group string) (func(string) (tables.Machine, error), error) {
 	if params == "" {
 		return nil, nil
 	}
@@ -96,15 +97,15 @@ func machineWith(params, group string) (func(string) (repro.Machine, error), err
 	if err != nil {
 		return nil, fmt.Errorf("--params: %w", err)
 	}
-	if group != "" && slices.Contains(repro.FitGroups, group) {
-		if m, err := repro.LoadMachine(group); err != nil || m.Drive.Name != p.Name || m.Drive.Model != p.Model {
+	if group != "" && slices.Contains(tables.FitGroups, group) {
+		if m, err := tables.LoadMachine(group); err != nil || m.Drive.Name != p.Name || m.Drive.Model != p.Model {
 			return nil, errors.Join(err, fmt.Errorf("--params: %s (%s) is not the drive of %s, which is %s (%s)", p.Name, p.Model, group, m.Drive.Name, m.Drive.Model))
 		}
-	} else if drives := repro.Drives(); !slices.Contains(drives, p.Name) {
+	} else if drives := tables.Drives(); !slices.Contains(drives, p.Name) {
 		return nil, fmt.Errorf("--params: %s is not the drive of a table; these are %s", p.Name, strings.Join(drives, ", "))
 	}
-	return func(group string) (repro.Machine, error) {
-		m, err := repro.LoadMachine(group)
+	return func(group string) (tables.Machine, error) {
+		m, err := tables.LoadMachine(group)
 		if err == nil && m.Drive.Name == p.Name {
 			m.Drive = p
 		}
@@ -155,8 +156,8 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 				}
 				defer file.Close()
 			}
-			tune()
-			fit := repro.Fit{Group: group, Free: free, Suite: suite, Steps: repro.StepsByDefault}
+			cli.TuneRuntime()
+			fit := tables.Fit{Group: group, Free: free, Suite: suite, Steps: tables.StepsByDefault}
 			fit.Tried = func(n int, rms float64) { fmt.Fprintf(c.ErrOrStderr(), "%4d tried, best %.3f%%\n", n, rms) }
 			done, err := fit.Run(c.Context())
 			if err != nil {
@@ -180,15 +181,15 @@ counts, which the search never looks at. A fit is not a prediction: docs/EXPERIM
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&group, "table", "rfc-2016", "group of tables: "+strings.Join(repro.FitGroups, " or "))
-	f.StringSliceVar(&free, "free", repro.FreeByDefault, "parameters to move")
+	f.StringVar(&group, "table", "rfc-2016", "group of tables: "+strings.Join(tables.FitGroups, " or "))
+	f.StringSliceVar(&free, "free", tables.FreeByDefault, "parameters to move")
 	f.StringVar(&out, "output", "", "write the new parameter file here; it must not exist")
 	f.StringVar(&params, "params", "", "a parameter file to begin with; default: the preset")
 	length.flags(c, 1, 2*time.Second)
 	return c
 }
 
-func printFit(w io.Writer, f *repro.Fitted) {
+func printFit(w io.Writer, f *tables.Fitted) {
 	fmt.Fprintf(w, "drive %s, %d sets of parameters tried\n\n", f.Machine.Drive.Name, f.Tried)
 	fmt.Fprintf(w, "RMS residual            before    after\n")
 	fmt.Fprintf(w, "  odd jobs (fitted)    %6.2f%%  %6.2f%%\n", f.Before.Odd, f.After.Odd)

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/attach"
-	"github.com/elevisor/elevisor/internal/ctl"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/daemon/ctl"
+	"github.com/elevisor/elevisor/qemu/attach"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -110,7 +111,7 @@ func (f *attachFlags) check(c *cobra.Command) error {
 		return errors.New("no disk: give --disk, which the control socket knows, or --socket-path")
 	}
 	if f.print != "" {
-		if err := oneOf("print", f.print, "qemu", "libvirt"); err != nil {
+		if err := cli.OneOf("print", f.print, "qemu", "libvirt"); err != nil {
 			return err
 		}
 	} else if err := checkMachine(o); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/elevisor/elevisor/internal/qmp/qmptest"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/stretchr/testify/require"
 )
 

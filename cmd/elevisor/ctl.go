@@ -11,18 +11,19 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 )
 
 // controlled is what serve's control socket controls; tests put something else there.
-var controlled = func(d *serve.Daemon) ctl.Control { return d }
+var controlled = func(d *daemon.Daemon) ctl.Control { return d }
 
 // serveControl answers ctl on path until ctx ends or end is called, which waits for
 // the last answer. The disks are served on without it.
-func serveControl(ctx context.Context, path string, d *serve.Daemon, log *zap.Logger) (end func(), err error) {
+func serveControl(ctx context.Context, path string, d *daemon.Daemon, log *zap.Logger) (end func(), err error) {
 	s, err := ctl.Listen(path, controlled(d), log)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ JSON-RPC 2.0, one message a line, can do the same.`,
 		},
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			return oneOf("format", f.format, "text", "json")
+			return cli.OneOf("format", f.format, "text", "json")
 		},
 	}
 	fl := c.PersistentFlags()
@@ -83,13 +84,6 @@ func defaultControlSocket() string {
 		dir = "/run"
 	}
 	return filepath.Join(dir, "elevisor.sock")
-}
-
-func oneOf(flag, value string, valid ...string) error {
-	if slices.Contains(valid, value) {
-		return nil
-	}
-	return fmt.Errorf("--%s=%s is neither %s", flag, value, strings.Join(valid, " nor "))
 }
 
 // call asks the server.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/ctl"
+	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/spf13/cobra"
 )
 

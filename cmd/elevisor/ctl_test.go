@@ -15,9 +15,9 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/serve"
 	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -221,8 +221,8 @@ func TestDefaultControlSocket(t *testing.T) {
 
 // serve has its control socket as long as it serves.
 func TestServe_controlSocket(t *testing.T) {
-	defer func(f func(*serve.Daemon) ctl.Control) { controlled = f }(controlled)
-	controlled = func(*serve.Daemon) ctl.Control { return newHouse() }
+	defer func(f func(*daemon.Daemon) ctl.Control) { controlled = f }(controlled)
+	controlled = func(*daemon.Daemon) ctl.Control { return newHouse() }
 	dir := t.TempDir()
 	disk := "path=mem:?size=1M,socket=" + filepath.Join(dir, "s")
 	path := filepath.Join(dir, "ctl")

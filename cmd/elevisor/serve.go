@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"runtime/debug"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/cmd/cli"
+	"github.com/elevisor/elevisor/daemon"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 )
 
 // capabilities is what --print-capabilities says, in the schema
@@ -54,11 +52,11 @@ func newServe() *cobra.Command {
 
 Several: repeat --disk with KEY=VALUE,... (write a comma inside a value twice):
 
-` + serve.DiskKeys() + `
+` + daemon.DiskKeys() + `
 Disks on one physical disk share a scheduling domain, which is named after it;
 domain=private keeps a disk out. --domain describes one by its id:
 
-` + serve.DomainKeys(),
+` + daemon.DomainKeys(),
 		Example: "  elevisor serve --disk path=vm.img,socket=/run/vm.sock,cache=none,num-queues=2",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
@@ -87,17 +85,17 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	}
 	log := newLogger(f.verbose)
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced
-	tune()
-	domains := make([]serve.Domain, len(f.domains))
+	cli.TuneRuntime()
+	domains := make([]daemon.Domain, len(f.domains))
 	for i, s := range f.domains {
-		if domains[i], err = serve.ParseDomain(s); err != nil {
+		if domains[i], err = daemon.ParseDomain(s); err != nil {
 			return err
 		}
 	}
 	over := make(chan struct{})
 	defer close(over)
 	go endInTime(c.Context(), over, log) // from here on: opening waits for locks, and for disks
-	d, err := serve.Open(specs, domains, log)
+	d, err := daemon.Open(specs, domains, log)
 	if err != nil {
 		return err
 	}
@@ -130,9 +128,9 @@ func endInTime(ctx context.Context, over <-chan struct{}, log *zap.Logger) {
 }
 
 // specs are the disks of --disk, and the one of the single-disk flags.
-func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
+func (f *serveFlags) specs(c *cobra.Command) (specs []daemon.Disk, err error) {
 	for _, s := range f.disks {
-		d, err := serve.ParseDisk(s)
+		d, err := daemon.ParseDisk(s)
 		if err != nil {
 			return nil, err
 		}
@@ -155,21 +153,11 @@ func (f *serveFlags) specs(c *cobra.Command) (specs []serve.Disk, err error) {
 	case (f.socket == "") == !c.Flags().Changed("fd"):
 		return nil, errors.New("give one of --socket-path and --fd")
 	}
-	d := serve.Disk{Path: f.file, Socket: f.socket, ReadOnly: f.readOnly}
+	d := daemon.Disk{Path: f.file, Socket: f.socket, ReadOnly: f.readOnly}
 	if c.Flags().Changed("fd") {
 		d.FD = f.fd
 	}
 	return append(specs, d), nil
-}
-
-// tune prepares the runtime: nothing is allocated per request, so collections are
-// left to the memory limit.
-func tune() {
-	signal.Ignore(unix.SIGXFSZ) // a write past RLIMIT_FSIZE is EFBIG for its guest, not our end
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetGCPercent(-1)
-		debug.SetMemoryLimit(256 << 20)
-	}
 }
 
 func newLogger(verbose bool) *zap.Logger {

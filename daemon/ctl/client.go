@@ -9,7 +9,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 	"golang.org/x/sys/unix"
 )
 

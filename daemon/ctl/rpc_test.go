@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 // Each transcript is one server's life: "send" gives it lines and prints what it

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/socket"
+	"github.com/elevisor/elevisor/sys/clock"
+	"github.com/elevisor/elevisor/sys/socket"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )

@@ -7,14 +7,14 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/stretchr/testify/require"
 )
 
 // A simulated drive's counts on the wire and in describe, and a real one has none.
 func TestSimulated(t *testing.T) {
-	x := &backend.SimStats{Deviation: hdrhistogram.New(1, 1e9, 2), Model: sim.Stats{
+	x := &backend.SimStats{Deviation: hdrhistogram.New(1, 1e9, 2), Model: drive.Stats{
 		Hits: 1, Streamed: 2, Seeks: 3, SeekSum: 4000, HeadTime: 5_000_000, Switches: 6, Destaged: 7, Stalls: 8,
 	}}
 	empty := NewStat(0, []DiskStat{{ID: "a", Simulated: x}}).Disks[0].Simulated

@@ -1,7 +1,7 @@
 // Package jobs holds the words for a load, which are fio's: on the command line, in job
 // files and as presets. All that runs a load (bench, sim, compare, and fio itself in a
 // real guest) takes the same words from here.
-package jobs
+package fio
 
 import "time"
 

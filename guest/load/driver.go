@@ -1,4 +1,4 @@
-package bench
+package load
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 // Queue is what a job drives: one queue of a guest, or what stands in front of

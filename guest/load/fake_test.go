@@ -1,4 +1,4 @@
-package bench
+package load
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
 )
 
 // fake is a queue on a disk in memory that answers in random order, a few at a

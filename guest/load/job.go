@@ -1,4 +1,4 @@
-package bench
+package load
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
 )
 
 // failuresKept is how many failures a job describes; it counts them all.

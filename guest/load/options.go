@@ -1,11 +1,11 @@
 // Package bench puts a fio-like load on the queues of a disk and measures it:
-// what `elevisor bench` and `elevisor demo` run. Words, defaults and the meaning
+// what `elevisor-lab bench` and `elevisor-lab demo` run. Words, defaults and the meaning
 // of sequential, random and mixed are fio's (HOWTO, "I/O type"), so that numbers
 // can be laid beside fio's.
 //
 // One goroutine drives one queue and owns everything it counts; nothing is shared
 // between jobs and nothing is allocated per request.
-package bench
+package load
 
 import (
 	"cmp"

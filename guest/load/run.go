@@ -1,4 +1,4 @@
-package bench
+package load
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 // Result is what a run found out.

@@ -1,11 +1,11 @@
-package bench
+package load
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 // Shared is a queue that stands for several rings and is driven by several jobs at once,

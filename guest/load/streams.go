@@ -1,4 +1,4 @@
-package bench
+package load
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 // StreamOptions describe sequential streams that are interleaved in one queue: the

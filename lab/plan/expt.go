@@ -7,16 +7,16 @@
 // of one block share their job seed, so that two schedulers see the same requests.
 //
 // A world is virtual time (sim), the built-in guest over a real socket (loopback) or a
-// real VM (qemu). All speak the same job words (internal/jobs) and give the same
+// real VM (qemu). All speak the same job words (guest/fio) and give the same
 // [Outcome].
-package expt
+package plan
 
 import (
 	"context"
 	"encoding/json"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -34,14 +34,14 @@ type Knob struct {
 
 // Cell is one element of the matrix.
 type Cell struct {
-	Guest    Scheduler     `json:"guest"`
-	Host     Scheduler     `json:"host"`
-	Workload jobs.Workload `json:"workload"`
-	VMs      int           `json:"vms"`
-	Queues   int           `json:"queues"`      // virtqueues of each VM
-	QSize    int           `json:"queue_size"`  // entries of each: what the guest has at the device at most
-	Depth    int           `json:"queue_depth"` // requests on the disk at a time; 0: the scheduler's default
-	NoMerges int           `json:"nomerges"`    // of the guest's block layer
+	Guest    Scheduler    `json:"guest"`
+	Host     Scheduler    `json:"host"`
+	Workload fio.Workload `json:"workload"`
+	VMs      int          `json:"vms"`
+	Queues   int          `json:"queues"`      // virtqueues of each VM
+	QSize    int          `json:"queue_size"`  // entries of each: what the guest has at the device at most
+	Depth    int          `json:"queue_depth"` // requests on the disk at a time; 0: the scheduler's default
+	NoMerges int          `json:"nomerges"`    // of the guest's block layer
 	// MaxSectorsKB is Load.MaxSectorsKB, which Guest and Host have among their knobs
 	// unless one was given to them.
 	MaxSectorsKB int `json:"max_sectors_kb,omitempty"`

@@ -1,11 +1,11 @@
-package expt
+package plan
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // headline is one sentence about IOPS, made of counts and of the two ends of what was

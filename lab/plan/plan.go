@@ -1,4 +1,4 @@
-package expt
+package plan
 
 import (
 	"cmp"
@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/elevisor/elevisor/internal/jobs"
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // Matrix is what a plan is made of: every guest scheduler with every host scheduler, for
@@ -33,7 +33,7 @@ type Matrix struct {
 // empty list stands for one default: 1 VM, 1 queue of 128 entries, the scheduler's depth,
 // all merges.
 type Load struct {
-	jobs.Workload
+	fio.Workload
 	VMs, Queues, QSizes, Depths, NoMerges []int
 	MaxSectorsKB                          int // of a merged request, guest and host; 0: their default
 }

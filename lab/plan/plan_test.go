@@ -1,4 +1,4 @@
-package expt
+package plan
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
 )
 
 // names are schedulers as they are written.
@@ -24,8 +24,8 @@ func names(texts ...string) (all []Scheduler) {
 	return all
 }
 
-func workload(name string) jobs.Workload {
-	return jobs.Workload{Name: name, Jobs: []jobs.Job{jobs.Default()}}
+func workload(name string) fio.Workload {
+	return fio.Workload{Name: name, Jobs: []fio.Job{fio.Default()}}
 }
 
 func matrix() Matrix {
@@ -226,7 +226,7 @@ func TestDifference(t *testing.T) {
 		"baseline is none/none, not none/cfq":                   func(m *Matrix) { m.BaseGuest, m.BaseHost = "none", "cfq" },
 		"number of cells is 18, not 12":                         func(m *Matrix) { m.Hosts = m.Hosts[:2] },
 		"cell 1 is a: none / cfq, not a: none / kyber":          func(m *Matrix) { m.Hosts = names("none", "kyber", "bfq") },
-		"the jobs of workload a are":                            func(m *Matrix) { m.Loads[0].Jobs = append(m.Loads[0].Jobs, jobs.Default()) },
+		"the jobs of workload a are":                            func(m *Matrix) { m.Loads[0].Jobs = append(m.Loads[0].Jobs, fio.Default()) },
 		`cost-read is "", not "20µs"`:                           func(m *Matrix) { m.Options = map[string]string{"cost-read": "20µs"} },
 		"cell 0 is a: none / none, not a: none / none, depth=4": func(m *Matrix) { m.Loads[0].Depths = []int{4} },
 	} {

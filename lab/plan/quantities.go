@@ -1,6 +1,6 @@
-package expt
+package plan
 
-import "github.com/elevisor/elevisor/internal/stats"
+import "github.com/elevisor/elevisor/lab/stats"
 
 // quantity is one number of a run; without ok the run has none.
 type quantity struct {

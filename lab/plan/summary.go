@@ -1,9 +1,9 @@
-package expt
+package plan
 
 import (
 	"fmt"
 
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // Metrics of comparisons.

@@ -1,11 +1,11 @@
-package expt
+package plan
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // namedMost is how many comparisons a warning names.

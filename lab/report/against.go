@@ -9,8 +9,8 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // Pair is a cell that two results have in common, and how B's runs of it stand to A's.
@@ -43,8 +43,8 @@ type Difference struct {
 // independent samples, also where both experiments drew the same seeds: they were not
 // run in blocks with each other, so that whatever changed between the two experiments
 // looks like an effect.
-func Compare(a, b *expt.Results) (*Difference, error) {
-	for _, r := range []*expt.Results{a, b} {
+func Compare(a, b *plan.Results) (*Difference, error) {
+	for _, r := range []*plan.Results{a, b} {
 		if err := check(r); err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func Compare(a, b *expt.Results) (*Difference, error) {
 }
 
 // matchCells finds for A's cells those of B, each once.
-func matchCells(a, b *expt.Results) (map[int]int, *Difference) {
+func matchCells(a, b *plan.Results) (map[int]int, *Difference) {
 	d, match := &Difference{}, map[int]int{}
 	byKey := map[string][]int{}
 	for j, c := range b.Plan.Cells {
@@ -88,7 +88,7 @@ func matchCells(a, b *expt.Results) (map[int]int, *Difference) {
 	return match, d
 }
 
-func cellKey(c expt.Cell) string {
+func cellKey(c plan.Cell) string {
 	key, err := json.Marshal(c)
 	if err != nil { // strings and integers only
 		panic(err)
@@ -97,7 +97,7 @@ func cellKey(c expt.Cell) string {
 }
 
 // values are a metric of a cell's runs. p99 is that of the slower direction.
-func values(r *expt.Results, cell int, metric string) []float64 {
+func values(r *plan.Results, cell int, metric string) []float64 {
 	var all []float64
 	for i := range r.Runs {
 		o := r.Runs[i].Outcome
@@ -209,7 +209,7 @@ func correct(pairs []Pair) {
 }
 
 // Against writes B's results against A's, for a terminal.
-func Against(w io.Writer, a, b *expt.Results) error {
+func Against(w io.Writer, a, b *plan.Results) error {
 	d, err := Compare(a, b)
 	if err != nil {
 		return err

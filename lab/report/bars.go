@@ -12,8 +12,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 const (
@@ -187,7 +187,7 @@ func (g *group) performance() *figure {
 }
 
 // meanBar is a sample's mean with the interval of the mean.
-func meanBar(s expt.Sample, series int, format func(float64) string) bar {
+func meanBar(s plan.Sample, series int, format func(float64) string) bar {
 	if s.N == 0 {
 		return bar{label: "no figure"}
 	}
@@ -270,14 +270,14 @@ func (c *cell) mergeBar() bar {
 	return b
 }
 
-var mergeParts = [4]func(*expt.Outcome) uint64{
-	byGuest: func(o *expt.Outcome) uint64 {
+var mergeParts = [4]func(*plan.Outcome) uint64{
+	byGuest: func(o *plan.Outcome) uint64 {
 		if !o.Guest.Known {
 			return 0
 		}
 		return o.Guest.Merged
 	},
-	bySameQueue:  func(o *expt.Outcome) uint64 { return o.Host.SameQueue },
-	byCrossQueue: func(o *expt.Outcome) uint64 { return o.Host.CrossQueue },
-	byCrossVM:    func(o *expt.Outcome) uint64 { return o.Host.CrossVM },
+	bySameQueue:  func(o *plan.Outcome) uint64 { return o.Host.SameQueue },
+	byCrossQueue: func(o *plan.Outcome) uint64 { return o.Host.CrossQueue },
+	byCrossVM:    func(o *plan.Outcome) uint64 { return o.Host.CrossVM },
 }

@@ -6,16 +6,16 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/sched"
 )
 
 // row is one run, for the columns to take from.
 type row struct {
 	at   int
-	run  *expt.Run
-	cell *expt.Cell
-	*expt.Outcome
+	run  *plan.Run
+	cell *plan.Cell
+	*plan.Outcome
 }
 
 type column struct {
@@ -39,7 +39,7 @@ type column struct {
 //     asked. host_refused_* are neighbours that were found and not merged, by reason.
 //   - disk_* are what reached the disk. disk_lost_* adjoined one of the last 64 requests
 //     issued and were issued apart. disk_head_* are of simulated drives only.
-func CSV(w io.Writer, r *expt.Results) error {
+func CSV(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
@@ -88,13 +88,13 @@ func csvColumns() []column {
 		{"seconds", func(r row) string { return exact(r.Seconds) }},
 		{"iops", func(r row) string { return exact(r.IOPS()) }},
 	}
-	all = append(all, directionColumns("read", func(r row) *expt.Direction { return &r.Read })...)
-	all = append(all, directionColumns("write", func(r row) *expt.Direction { return &r.Write })...)
+	all = append(all, directionColumns("read", func(r row) *plan.Direction { return &r.Read })...)
+	all = append(all, directionColumns("write", func(r row) *plan.Direction { return &r.Write })...)
 	all = append(all, mergingColumns()...)
 	return append(all, diskColumns()...)
 }
 
-func directionColumns(name string, d func(row) *expt.Direction) []column {
+func directionColumns(name string, d func(row) *plan.Direction) []column {
 	return []column{
 		{name + "_ios", func(r row) string { return count(d(r).IOs) }},
 		{name + "_bytes", func(r row) string { return count(d(r).Bytes) }},
@@ -149,7 +149,7 @@ func count(n uint64) string { return strconv.FormatUint(n, 10) }
 // exact has as many digits as it takes to read the same number again.
 func exact(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
-func knobs(s expt.Scheduler) string {
+func knobs(s plan.Scheduler) string {
 	words := make([]string, len(s.Knobs))
 	for i, k := range s.Knobs {
 		words[i] = k.Key + "=" + k.Value

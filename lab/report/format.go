@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 const (
@@ -55,7 +55,7 @@ func digits(x float64) string {
 }
 
 // mean is a sample's mean in digits.
-func mean(s expt.Sample) string {
+func mean(s plan.Sample) string {
 	if s.N == 0 {
 		return none
 	}
@@ -63,7 +63,7 @@ func mean(s expt.Sample) string {
 }
 
 // meanSD is a sample's mean with its standard deviation.
-func meanSD(s expt.Sample) string {
+func meanSD(s plan.Sample) string {
 	if s.N == 0 {
 		return none
 	}

@@ -8,7 +8,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // heat is a grid of ratios, guest x host, with the numbers in it. It is written as SVG by
@@ -16,7 +16,7 @@ import (
 type heat struct {
 	g           *group
 	title, unit string
-	metric      func(*cell) *expt.Comparison
+	metric      func(*cell) *plan.Comparison
 	more        string // what a ratio above 1 means
 	less        string
 	lowIsGood   bool
@@ -37,9 +37,9 @@ func (g *group) heats() []*heat {
 	}
 	var all []*heat
 	for _, h := range []*heat{
-		{g: g, title: "IOPS as a ratio to the baseline", unit: "IOPS", metric: func(c *cell) *expt.Comparison { return c.iops },
+		{g: g, title: "IOPS as a ratio to the baseline", unit: "IOPS", metric: func(c *cell) *plan.Comparison { return c.iops },
 			more: "more IOPS", less: "fewer IOPS"},
-		{g: g, title: "p99 latency as a ratio to the baseline", unit: "p99 latency", metric: func(c *cell) *expt.Comparison { return c.p99 },
+		{g: g, title: "p99 latency as a ratio to the baseline", unit: "p99 latency", metric: func(c *cell) *plan.Comparison { return c.p99 },
 			more: "longer latency", less: "shorter latency", lowIsGood: true},
 	} {
 		for _, c := range g.cells {
@@ -129,7 +129,7 @@ func (h *heat) element(b *strings.Builder, c *cell, x, y, w float64) {
 }
 
 // arrow says without colour which way a ratio goes, if its interval leaves out 1.
-func arrow(r *expt.Comparison) string {
+func arrow(r *plan.Comparison) string {
 	switch {
 	case r.Low > 1:
 		return "▲"

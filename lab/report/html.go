@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -57,7 +57,7 @@ type table struct {
 func (t table) Words(i int) bool { return i >= len(t.Head)-t.Text }
 
 // HTML writes report.html: one page that needs nothing but itself.
-func HTML(w io.Writer, r *expt.Results) error {
+func HTML(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (g *group) performanceTable() table {
 }
 
 // one is a figure of a sample, if it has any.
-func one(s expt.Sample, x float64) string {
+func one(s plan.Sample, x float64) string {
 	if s.N == 0 {
 		return none
 	}
@@ -219,7 +219,7 @@ func (g *group) comparisonTable() table {
 		Head: []string{"Guest", "Host", "Metric", "Pairs", "Ratio [95 % CI]", "t", "p", "p, sign flips", "p, Holm", "Mark", "Verdict"},
 	}
 	for _, c := range g.cells {
-		for _, x := range []*expt.Comparison{c.iops, c.p99} {
+		for _, x := range []*plan.Comparison{c.iops, c.p99} {
 			if x != nil {
 				t.Rows = append(t.Rows, []string{
 					g.guests[c.guest], g.hosts[c.host], metricName(x.Metric), fmt.Sprint(x.Pairs), interval(x.Ratio, x.Low, x.High),
@@ -252,7 +252,7 @@ func (g *group) countsTable() table {
 	}
 	head = append(head, "Lost: same queue", "Lost: across queues", "Lost: across VMs")
 	caption := fmt.Sprintf("Who merged what, in requests, summed over runs. Refused: neighbours that the host found and did not merge, by reason. "+
-		"Lost: requests that adjoined one of the last %d issued and were issued apart", expt.LostWindow)
+		"Lost: requests that adjoined one of the last %d issued and were issued apart", plan.LostWindow)
 	return g.table(caption, head, func(c *cell) []string {
 		if len(c.outcomes) == 0 {
 			return nil

@@ -12,11 +12,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/report/reporttest"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/report/reporttest"
 )
 
-func render(t *testing.T, r *expt.Results) string {
+func render(t *testing.T, r *plan.Results) string {
 	t.Helper()
 	var b strings.Builder
 	require.NoError(t, HTML(&b, r))
@@ -103,7 +103,7 @@ func TestHostileNames(t *testing.T) {
 	r.Plan.World, r.Plan.Disk, r.Plan.BaseGuest = evil, evil, evil
 	r.Summary.Headline, r.Summary.Warnings = evil, []string{evil}
 	for i := range r.Plan.Cells {
-		r.Plan.Cells[i].Guest.Knobs = []expt.Knob{{Key: evil, Value: evil}}
+		r.Plan.Cells[i].Guest.Knobs = []plan.Knob{{Key: evil, Value: evil}}
 	}
 	for i := range r.Summary.Comparisons {
 		r.Summary.Comparisons[i].Verdict, r.Summary.Comparisons[i].Mark = evil, evil
@@ -126,59 +126,59 @@ func TestHostileNames(t *testing.T) {
 
 // TestGaps takes parts of results away or makes them absurd: what is left is shown.
 func TestGaps(t *testing.T) {
-	small := func() *expt.Results {
+	small := func() *plan.Results {
 		s := reporttest.Full()
 		s.Repeats, s.Trace, s.Guests, s.Hosts = 3, 5, s.Guests[:2], s.Hosts[:2]
 		return reporttest.Results(s)
 	}
-	outcomes := func(change func(*expt.Outcome)) func(*expt.Results) {
-		return func(r *expt.Results) {
+	outcomes := func(change func(*plan.Outcome)) func(*plan.Results) {
+		return func(r *plan.Results) {
 			for i := range r.Runs {
 				change(r.Runs[i].Outcome)
 			}
 		}
 	}
-	for name, change := range map[string]func(*expt.Results){
-		"nothing":       func(r *expt.Results) { *r = expt.Results{} },
-		"no runs":       func(r *expt.Results) { r.Runs = nil },
-		"no summary":    func(r *expt.Results) { r.Summary = nil },
-		"empty summary": func(r *expt.Results) { r.Summary = &expt.Summary{} },
-		"no outcome":    func(r *expt.Results) { r.Runs[0].Outcome = nil },
-		"no baseline":   func(r *expt.Results) { r.Plan.BaseGuest, r.Summary.Comparisons = "", nil },
-		"one cell":      func(r *expt.Results) { r.Plan.Cells, r.Runs, r.Summary = r.Plan.Cells[:1], nil, nil },
-		"same cell twice": func(r *expt.Results) {
+	for name, change := range map[string]func(*plan.Results){
+		"nothing":       func(r *plan.Results) { *r = plan.Results{} },
+		"no runs":       func(r *plan.Results) { r.Runs = nil },
+		"no summary":    func(r *plan.Results) { r.Summary = nil },
+		"empty summary": func(r *plan.Results) { r.Summary = &plan.Summary{} },
+		"no outcome":    func(r *plan.Results) { r.Runs[0].Outcome = nil },
+		"no baseline":   func(r *plan.Results) { r.Plan.BaseGuest, r.Summary.Comparisons = "", nil },
+		"one cell":      func(r *plan.Results) { r.Plan.Cells, r.Runs, r.Summary = r.Plan.Cells[:1], nil, nil },
+		"same cell twice": func(r *plan.Results) {
 			r.Plan.Cells[1] = r.Plan.Cells[0]
 		},
-		"no distribution": outcomes(func(o *expt.Outcome) { o.Read.CDF, o.Write.CDF = nil, nil }),
-		"one quantile":    outcomes(func(o *expt.Outcome) { o.Read.CDF = o.Read.CDF[:1] }),
-		"no trace":        outcomes(func(o *expt.Outcome) { o.Trace = nil }),
-		"one request":     outcomes(func(o *expt.Outcome) { o.Trace = []expt.Access{{}} }),
-		"far away": outcomes(func(o *expt.Outcome) {
-			o.Trace = append(o.Trace, expt.Access{Seconds: -1e300, Sector: math.MaxUint64, VM: 65535})
+		"no distribution": outcomes(func(o *plan.Outcome) { o.Read.CDF, o.Write.CDF = nil, nil }),
+		"one quantile":    outcomes(func(o *plan.Outcome) { o.Read.CDF = o.Read.CDF[:1] }),
+		"no trace":        outcomes(func(o *plan.Outcome) { o.Trace = nil }),
+		"one request":     outcomes(func(o *plan.Outcome) { o.Trace = []plan.Access{{}} }),
+		"far away": outcomes(func(o *plan.Outcome) {
+			o.Trace = append(o.Trace, plan.Access{Seconds: -1e300, Sector: math.MaxUint64, VM: 65535})
 		}),
-		"unknown guest": outcomes(func(o *expt.Outcome) { o.Guest = expt.Merging{} }),
-		"idle":          outcomes(func(o *expt.Outcome) { *o = expt.Outcome{} }),
-		"too much":      outcomes(func(o *expt.Outcome) { o.Guest.Merged, o.Read.P99, o.Read.CDF[1].US = math.MaxUint64, 1e308, 1e308 }),
-		"equal latencies": outcomes(func(o *expt.Outcome) {
+		"unknown guest": outcomes(func(o *plan.Outcome) { o.Guest = plan.Merging{} }),
+		"idle":          outcomes(func(o *plan.Outcome) { *o = plan.Outcome{} }),
+		"too much":      outcomes(func(o *plan.Outcome) { o.Guest.Merged, o.Read.P99, o.Read.CDF[1].US = math.MaxUint64, 1e308, 1e308 }),
+		"equal latencies": outcomes(func(o *plan.Outcome) {
 			for i := range o.Read.CDF {
 				o.Read.CDF[i].US = 250
 			}
 		}),
-		"absurd summary": func(r *expt.Results) {
+		"absurd summary": func(r *plan.Results) {
 			for i := range r.Summary.Cells {
 				c := &r.Summary.Cells[i]
-				c.IOPS, c.P99, c.SeeksPerGiB = expt.Sample{N: 2, Mean: 1e308, SD: 1e308}, expt.Sample{N: -1, Mean: -5, SD: -1}, expt.Sample{N: 3}
+				c.IOPS, c.P99, c.SeeksPerGiB = plan.Sample{N: 2, Mean: 1e308, SD: 1e308}, plan.Sample{N: -1, Mean: -5, SD: -1}, plan.Sample{N: 3}
 			}
 			for i := range r.Summary.Comparisons {
 				c := &r.Summary.Comparisons[i]
 				c.Ratio, c.Low, c.High, c.P = -1e300, math.NaN(), math.Inf(1), 1e300
 			}
 		},
-		"many VMs": func(r *expt.Results) {
+		"many VMs": func(r *plan.Results) {
 			for i := range r.Runs {
 				r.Runs[i].Outcome.Trace = nil
 				for vm := range 20 {
-					r.Runs[i].Outcome.Trace = append(r.Runs[i].Outcome.Trace, expt.Access{VM: uint16(vm), Sector: uint64(vm) * 100, Seconds: float64(vm)})
+					r.Runs[i].Outcome.Trace = append(r.Runs[i].Outcome.Trace, plan.Access{VM: uint16(vm), Sector: uint64(vm) * 100, Seconds: float64(vm)})
 				}
 			}
 		},
@@ -187,7 +187,7 @@ func TestGaps(t *testing.T) {
 			r := small()
 			change(r)
 			page := render(t, r)
-			for _, write := range []func(io.Writer, *expt.Results) error{Text, CSV} {
+			for _, write := range []func(io.Writer, *plan.Results) error{Text, CSV} {
 				require.NoError(t, write(io.Discard, r))
 			}
 			require.NoError(t, Against(io.Discard, r, small()))
@@ -198,7 +198,7 @@ func TestGaps(t *testing.T) {
 		})
 	}
 	require.Error(t, HTML(io.Discard, nil))
-	require.Error(t, Text(io.Discard, &expt.Results{Runs: []expt.Run{{}}}))
+	require.Error(t, Text(io.Discard, &plan.Results{Runs: []plan.Run{{}}}))
 }
 
 // TestLargeMatrix has more of everything than a picture has colours and patterns for.
@@ -224,7 +224,7 @@ func TestKnobs(t *testing.T) {
 	s := reporttest.Full()
 	s.Guests, s.Hosts, s.Workloads, s.Repeats, s.Trace = []string{"none"}, []string{"none", "deadline", "bfq"}, s.Workloads[:1], 3, 0
 	r := reporttest.Results(s)
-	r.Plan.Cells[2].Host = expt.Scheduler{Name: "deadline", Knobs: []expt.Knob{{Key: "fifo_batch", Value: "1"}}}
+	r.Plan.Cells[2].Host = plan.Scheduler{Name: "deadline", Knobs: []plan.Knob{{Key: "fifo_batch", Value: "1"}}}
 	var b strings.Builder
 	require.NoError(t, Text(&b, r))
 	require.Contains(t, b.String(), "none        deadline#2 ")
@@ -242,14 +242,14 @@ func TestKnobs(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	results := func(iops ...float64) *expt.Results {
-		r := &expt.Results{Plan: expt.Plan{Cells: []expt.Cell{{}}}}
+	results := func(iops ...float64) *plan.Results {
+		r := &plan.Results{Plan: plan.Plan{Cells: []plan.Cell{{}}}}
 		for _, x := range iops {
-			r.Runs = append(r.Runs, expt.Run{Outcome: &expt.Outcome{Read: expt.Direction{IOPS: x, P99: 1e6 / x}}})
+			r.Runs = append(r.Runs, plan.Run{Outcome: &plan.Outcome{Read: plan.Direction{IOPS: x, P99: 1e6 / x}}})
 		}
 		return r
 	}
-	first := func(a, b *expt.Results) Pair {
+	first := func(a, b *plan.Results) Pair {
 		d, err := Compare(a, b)
 		require.NoError(t, err)
 		require.Len(t, d.Pairs, 2)

@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // nines is how far up the scale of quantiles goes: 99.99 %.
@@ -23,7 +23,7 @@ type curve struct {
 
 // median has for each quantile that most of the runs have the median of their latencies.
 // Runs are not pooled: one slow run does not own the tail of all.
-func median(outcomes []*expt.Outcome, of func(*expt.Outcome) *expt.Direction) plotter.XYs {
+func median(outcomes []*plan.Outcome, of func(*plan.Outcome) *plan.Direction) plotter.XYs {
 	runs, at := 0, map[float64][]float64{}
 	for _, o := range outcomes {
 		if len(of(o).CDF) > 0 {
@@ -100,10 +100,10 @@ func (g *group) distributions() []*figure {
 	var all []*figure
 	for _, d := range []struct {
 		name string
-		of   func(*expt.Outcome) *expt.Direction
+		of   func(*plan.Outcome) *plan.Direction
 	}{
-		{"Read", func(o *expt.Outcome) *expt.Direction { return &o.Read }},
-		{"Write", func(o *expt.Outcome) *expt.Direction { return &o.Write }},
+		{"Read", func(o *plan.Outcome) *plan.Direction { return &o.Read }},
+		{"Write", func(o *plan.Outcome) *plan.Direction { return &o.Write }},
 	} {
 		panels, low, high := make([]curves, len(g.guests)), math.Inf(1), math.Inf(-1)
 		for _, c := range g.cells {

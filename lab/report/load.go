@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // Format is the version of results.json that is written, and the only one that is read.
@@ -19,7 +19,7 @@ const Format = 1
 const infinite = math.MaxFloat64
 
 // JSON writes results.json: the encoding of expt.Results, a run a line.
-func JSON(w io.Writer, r *expt.Results) error {
+func JSON(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func JSON(w io.Writer, r *expt.Results) error {
 	return jsonRuns(w, r.Runs)
 }
 
-func jsonRuns(w io.Writer, runs []expt.Run) error {
+func jsonRuns(w io.Writer, runs []plan.Run) error {
 	if _, err := io.WriteString(w, "\n\"runs\": ["); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func jsonRuns(w io.Writer, runs []expt.Run) error {
 }
 
 // finiteT is s with numbers in the place of infinite t; s itself stays as it is.
-func finiteT(s *expt.Summary) *expt.Summary {
+func finiteT(s *plan.Summary) *plan.Summary {
 	if s == nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ func finiteT(s *expt.Summary) *expt.Summary {
 
 // Load reads a results.json. It refuses other formats, and results that refer to cells
 // they do not have.
-func Load(path string) (*expt.Results, error) {
+func Load(path string) (*plan.Results, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func Load(path string) (*expt.Results, error) {
 	return r, nil
 }
 
-func decode(b []byte) (*expt.Results, error) {
+func decode(b []byte) (*plan.Results, error) {
 	var version struct {
 		Format *int `json:"format"`
 	}
@@ -109,7 +109,7 @@ func decode(b []byte) (*expt.Results, error) {
 	if *version.Format != Format {
 		return nil, fmt.Errorf("results are in format %d; this program reads format %d only", *version.Format, Format)
 	}
-	r := new(expt.Results)
+	r := new(plan.Results)
 	if err := json.Unmarshal(b, r); err != nil {
 		return nil, fmt.Errorf("not a results.json: %w", err)
 	}
@@ -124,7 +124,7 @@ func decode(b []byte) (*expt.Results, error) {
 }
 
 // check refuses results whose parts do not fit each other.
-func check(r *expt.Results) error {
+func check(r *plan.Results) error {
 	if r == nil {
 		return fmt.Errorf("no results")
 	}

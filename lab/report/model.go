@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // Metrics of comparisons, as expt has them.
@@ -16,7 +16,7 @@ const (
 
 // model is results in the order in which they are shown.
 type model struct {
-	*expt.Results
+	*plan.Results
 	groups []*group
 	keys   []string // what the short names of schedulers with knobs stand for
 }
@@ -25,7 +25,7 @@ type model struct {
 // their schedulers only.
 type group struct {
 	title  string
-	cell   expt.Cell // one of them; all but the schedulers is the same in all
+	cell   plan.Cell // one of them; all but the schedulers is the same in all
 	guests []string  // short names, in the order of the plan
 	hosts  []string
 	cells  []*cell // by guest, then by host
@@ -38,9 +38,9 @@ type cell struct {
 	name        string // short names: guest / host
 	full        string // the same unabridged
 	base        bool
-	stats       expt.CellStats
-	iops, p99   *expt.Comparison // with the baseline; nil of the baseline itself
-	outcomes    []*expt.Outcome  // in the order of the runs
+	stats       plan.CellStats
+	iops, p99   *plan.Comparison // with the baseline; nil of the baseline itself
+	outcomes    []*plan.Outcome  // in the order of the runs
 }
 
 // at is the cell of a guest's and a host's scheduler, nil if the plan has none.
@@ -64,7 +64,7 @@ func (g *group) base() *cell {
 }
 
 // newModel sorts checked results.
-func newModel(r *expt.Results) *model {
+func newModel(r *plan.Results) *model {
 	m := &model{Results: r}
 	names := m.schedulers(r.Plan.Cells)
 	byKey := map[string]*group{}
@@ -90,12 +90,12 @@ func newModel(r *expt.Results) *model {
 }
 
 // groupKey is all of a cell but its schedulers.
-func groupKey(c expt.Cell) string {
-	c.Guest, c.Host = expt.Scheduler{}, expt.Scheduler{}
+func groupKey(c plan.Cell) string {
+	c.Guest, c.Host = plan.Scheduler{}, plan.Scheduler{}
 	return fmt.Sprintf("%+v", c)
 }
 
-func schedulerKey(s expt.Scheduler) string { return fmt.Sprintf("%q", s) }
+func schedulerKey(s plan.Scheduler) string { return fmt.Sprintf("%q", s) }
 
 // place is where name is in list, at whose end it is put if it is not there.
 func place(list *[]string, name string) int {
@@ -110,9 +110,9 @@ func place(list *[]string, name string) int {
 
 // schedulers gives each scheduler of the plan a short name: its own, and from the second
 // one of that name on, with other knobs, a number behind it.
-func (m *model) schedulers(cells []expt.Cell) map[string]string {
+func (m *model) schedulers(cells []plan.Cell) map[string]string {
 	names, taken := map[string]string{}, map[string]int{}
-	add := func(s expt.Scheduler) {
+	add := func(s plan.Scheduler) {
 		k := schedulerKey(s)
 		if _, known := names[k]; known {
 			return
@@ -156,13 +156,13 @@ func (g *group) sort() {
 func (m *model) titles() {
 	for _, d := range []struct {
 		name string
-		of   func(expt.Cell) int
+		of   func(plan.Cell) int
 	}{
-		{"VMs", func(c expt.Cell) int { return c.VMs }},
-		{"queues", func(c expt.Cell) int { return c.Queues }},
-		{"queue size", func(c expt.Cell) int { return c.QSize }},
-		{"queue depth", func(c expt.Cell) int { return c.Depth }},
-		{"nomerges", func(c expt.Cell) int { return c.NoMerges }},
+		{"VMs", func(c plan.Cell) int { return c.VMs }},
+		{"queues", func(c plan.Cell) int { return c.Queues }},
+		{"queue size", func(c plan.Cell) int { return c.QSize }},
+		{"queue depth", func(c plan.Cell) int { return c.Depth }},
+		{"nomerges", func(c plan.Cell) int { return c.NoMerges }},
 	} {
 		differ := false
 		for _, g := range m.groups {
@@ -220,7 +220,7 @@ func (m *model) fill() {
 }
 
 // jobWords are a job in fio's words, those that are not fio's defaults.
-func jobWords(j jobs.Job) string {
+func jobWords(j fio.Job) string {
 	var b strings.Builder
 	word := func(show bool, key string, value any) {
 		if show {
@@ -257,7 +257,7 @@ func jobWords(j jobs.Job) string {
 }
 
 // settings say what a group's cells share besides the workload.
-func settings(c expt.Cell) string {
+func settings(c plan.Cell) string {
 	depth := "the scheduler's default"
 	if c.Depth != 0 {
 		depth = fmt.Sprint(c.Depth)

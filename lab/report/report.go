@@ -15,7 +15,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // Names of what WriteDir writes. Each run with fio's output has a file in RunsDir, called
@@ -29,7 +29,7 @@ const (
 
 // WriteDir writes everything into dir, which it creates: results.json, results.csv,
 // report.html and runs/run-0001.json and so on. A file is there whole or not at all.
-func WriteDir(dir string, r *expt.Results) error {
+func WriteDir(dir string, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func WriteDir(dir string, r *expt.Results) error {
 	}
 	for _, f := range []struct {
 		name  string
-		write func(io.Writer, *expt.Results) error
+		write func(io.Writer, *plan.Results) error
 	}{{JSONName, JSON}, {CSVName, CSV}, {HTMLName, HTML}} {
 		write := func(w io.Writer) error { return f.write(w, r) }
 		if err := writeFile(filepath.Join(dir, f.name), write); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/report/reporttest"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/report/reporttest"
 )
 
 // TestText runs the transcripts in testdata/text: each command makes results up and shows
@@ -63,7 +63,7 @@ func TestSameBytes(t *testing.T) {
 	again, err := Load(filepath.Join(dir, JSONName))
 	require.NoError(t, err)
 	require.Equal(t, r, again)
-	for name, write := range map[string]func(io.Writer, *expt.Results) error{JSONName: JSON, CSVName: CSV, HTMLName: HTML} {
+	for name, write := range map[string]func(io.Writer, *plan.Results) error{JSONName: JSON, CSVName: CSV, HTMLName: HTML} {
 		var b bytes.Buffer
 		require.NoError(t, write(&b, again))
 		first, err := os.ReadFile(filepath.Join(dir, name))
@@ -147,7 +147,7 @@ func FuzzLoad(f *testing.F) {
 		if err != nil || len(r.Plan.Cells) > 50 {
 			return
 		}
-		for _, write := range []func(io.Writer, *expt.Results) error{Text, CSV, HTML} {
+		for _, write := range []func(io.Writer, *plan.Results) error{Text, CSV, HTML} {
 			require.NoError(t, write(io.Discard, r))
 		}
 		require.NoError(t, Against(io.Discard, r, r))
@@ -157,10 +157,10 @@ func FuzzLoad(f *testing.F) {
 // TestBaseline_ofSeveralWithItsName has the plan say which cell is the baseline: others
 // have schedulers of the same name with knobs.
 func TestBaseline_ofSeveralWithItsName(t *testing.T) {
-	none := expt.Scheduler{Name: "none"}
-	limited := expt.Scheduler{Name: "none", Knobs: []expt.Knob{{Key: "max_sectors_kb", Value: "64"}}}
-	r := &expt.Results{Plan: expt.Plan{
-		Cells: []expt.Cell{{Guest: none, Host: limited}, {Guest: none, Host: none}}, BaseGuest: "none", BaseHost: "none",
+	none := plan.Scheduler{Name: "none"}
+	limited := plan.Scheduler{Name: "none", Knobs: []plan.Knob{{Key: "max_sectors_kb", Value: "64"}}}
+	r := &plan.Results{Plan: plan.Plan{
+		Cells: []plan.Cell{{Guest: none, Host: limited}, {Guest: none, Host: none}}, BaseGuest: "none", BaseHost: "none",
 	}}
 	var based []int
 	for _, c := range newModel(r).groups[0].cells {

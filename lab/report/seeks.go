@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // traceMax is how many requests a panel shows: the first ones, as leaving out some in
@@ -27,7 +27,7 @@ const maxKinds = 6
 
 // points draws a trace; it is what gonum calls a plotter.
 type points struct {
-	trace []expt.Access
+	trace []plan.Access
 	kinds []kind
 	unit  float64 // sectors
 }
@@ -51,7 +51,7 @@ func (ps points) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-func (ps points) kind(a expt.Access) int {
+func (ps points) kind(a plan.Access) int {
 	for i, k := range ps.kinds {
 		if k.vm == a.VM && k.write == a.Write {
 			return i
@@ -89,7 +89,7 @@ func sign(p *vg.Path, at vg.Point, k int) {
 // traced is a panel: a cell and the beginning of its first trace.
 type traced struct {
 	name  string
-	trace []expt.Access
+	trace []plan.Access
 }
 
 // traces are of the cells that share the baseline's guest scheduler, that is each host

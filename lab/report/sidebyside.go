@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // origin says where one of two results comes from.
-func origin(name string, r *expt.Results) string {
+func origin(name string, r *plan.Results) string {
 	return fmt.Sprintf("%s: elevisor %s, world %s, disk %s, %d runs, seed %d: %s",
 		name, r.Version, r.Plan.World, r.Plan.Disk, len(r.Runs), r.Plan.Seed, shell(r.Command))
 }

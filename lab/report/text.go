@@ -6,15 +6,15 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // Width is how many columns a terminal needs for what Text and Against write.
 const Width = 100
 
 // Text writes the tables and what follows from them, for a terminal.
-func Text(w io.Writer, r *expt.Results) error {
+func Text(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (m *model) verdicts(b *strings.Builder) {
 func (g *group) said() (all []string) {
 	same := 0
 	for _, c := range g.cells {
-		for _, x := range []*expt.Comparison{c.iops, c.p99} {
+		for _, x := range []*plan.Comparison{c.iops, c.p99} {
 			switch {
 			case x == nil:
 			case strings.HasPrefix(x.Verdict, string(stats.Equivalent)):
@@ -158,12 +158,12 @@ func metricName(metric string) string {
 }
 
 // evidence is what a verdict rests on.
-func evidence(x *expt.Comparison) string {
+func evidence(x *plan.Comparison) string {
 	return fmt.Sprintf("p %s, Holm %s", probability(x.P), probability(x.PHolm))
 }
 
 // verdict is x's, which may call the cell by the name that already stands before it.
-func (c *cell) verdict(x *expt.Comparison) string {
+func (c *cell) verdict(x *plan.Comparison) string {
 	s, short := strings.CutPrefix(x.Verdict, c.name+" ")
 	if !short {
 		s = strings.TrimPrefix(x.Verdict, c.full+" ")

@@ -1,4 +1,4 @@
-package repro
+package tables
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	drives "github.com/elevisor/elevisor/backend/sim"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/sim"
+	drives "github.com/elevisor/elevisor/backend/drive"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/virtual"
 	"github.com/pelletier/go-toml/v2"
 )
 
@@ -85,28 +85,28 @@ func LoadMachine(group string) (m Machine, err error) {
 // configuration is how a published configuration is set up here.
 type configuration struct {
 	scheduler string
-	knobs     []sim.Knob
+	knobs     []virtual.Knob
 }
 
 // configurations, by their names in the tables. Jobs have a virtqueue each, which
 // stands for the RFC's software queue and for CFQ's and BFQ's process. BFQ of 2017
 // did not end weight raising by service received.
 var configurations = map[string]configuration{
-	"cfq_idle8":   {"cfq", []sim.Knob{{Key: "slice_idle", Value: "8"}}},
-	"cfq_idle0":   {"cfq", []sim.Knob{{Key: "slice_idle", Value: "0"}}},
+	"cfq_idle8":   {"cfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}}},
+	"cfq_idle0":   {"cfq", []virtual.Knob{{Key: "slice_idle", Value: "0"}}},
 	"blkmq_ts0":   {"none", nil},
-	"blkmq_ts250": {"timeslice", []sim.Knob{{Key: "slice_by", Value: "queue"}, {Key: "time_slice_us", Value: "250"}}},
-	"cfq":         {"cfq", []sim.Knob{{Key: "slice_idle", Value: "8"}}},
-	"bfq_ll0":     {"bfq", []sim.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "0"}}},
-	"bfq_ll1":     {"bfq", []sim.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "1"}, {Key: "wr_max_service", Value: "0"}}},
+	"blkmq_ts250": {"timeslice", []virtual.Knob{{Key: "slice_by", Value: "queue"}, {Key: "time_slice_us", Value: "250"}}},
+	"cfq":         {"cfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}}},
+	"bfq_ll0":     {"bfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "0"}}},
+	"bfq_ll1":     {"bfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "1"}, {Key: "wr_max_service", Value: "0"}}},
 	"whole_disk":  {"none", nil},
 }
 
 // loads are the tables' jobs.
-var loads = map[string]bench.RW{
-	"rfc-read": bench.Read, "rfc-write": bench.Write, "rfc-rw-read": bench.ReadWrite, "rfc-rw-write": bench.ReadWrite,
-	"rfc-two-file-copy": bench.Read, "bfq-vs-cfq-seqread": bench.Read, "bfq-vs-cfq-seqwrite": bench.Write,
-	"random-access": bench.RandRead,
+var loads = map[string]load.RW{
+	"rfc-read": load.Read, "rfc-write": load.Write, "rfc-rw-read": load.ReadWrite, "rfc-rw-write": load.ReadWrite,
+	"rfc-two-file-copy": load.Read, "bfq-vs-cfq-seqread": load.Read, "bfq-vs-cfq-seqwrite": load.Write,
+	"random-access": load.RandRead,
 }
 
 const (
@@ -124,7 +124,7 @@ type Length struct {
 
 // run is one simulation; some serve two cells.
 type run struct {
-	load    bench.RW
+	load    load.RW
 	config  string
 	numJobs int
 	copies  bool
@@ -137,44 +137,44 @@ func runOf(c Cell) run {
 }
 
 // options sets a run up on a machine.
-func (r run) options(m *Machine, seed uint64, length Length) (sim.Options, error) {
+func (r run) options(m *Machine, seed uint64, length Length) (virtual.Options, error) {
 	c := configurations[r.config]
 	data, err := backend.Open(fmt.Sprintf("null:size=%d", m.Drive.Capacity.Bytes()), backend.Options{})
 	if err != nil {
-		return sim.Options{}, err
+		return virtual.Options{}, err
 	}
 	drive, err := m.Drive.New(m.Drive.Capacity, seed)
 	if err != nil {
-		return sim.Options{}, err
+		return virtual.Options{}, err
 	}
 	p := backend.Physical{Rotational: true, Believed: true}
-	return sim.Options{
+	return virtual.Options{
 		Image: backend.NewSim(data, drive, p, backend.Options{}), Seed: seed,
 		Scheduler: c.scheduler, Knobs: c.knobs, QueueDepth: tags,
-		VMs:   []sim.VM{{NumQueues: r.numJobs, QueueSize: 4, Jobs: []sim.Job{r.job(length)}}},
+		VMs:   []virtual.VM{{NumQueues: r.numJobs, QueueSize: 4, Jobs: []virtual.Job{r.job(length)}}},
 		Costs: r.costs(&m.Host, c.scheduler),
 	}, nil
 }
 
 // job is the load, as fio would be told.
-func (r run) job(length Length) sim.Job {
-	o := bench.Options{RW: r.load, MixRead: 50, BlockSize: 4096, Depth: 1, Jobs: r.numJobs, Size: fileSize, Increment: fileSize}
+func (r run) job(length Length) virtual.Job {
+	o := load.Options{RW: r.load, MixRead: 50, BlockSize: 4096, Depth: 1, Jobs: r.numJobs, Size: fileSize, Increment: fileSize}
 	switch {
 	case r.copies:
 		o.BlockSize, o.IOSize = copyBlock, copySize/copyBlock*copyBlock
-		return sim.Job{Options: o}
+		return virtual.Job{Options: o}
 	case r.group == "random-access":
 		o.Size, o.Increment = 0, 0
 	}
 	o.TimeBased, o.Runtime = true, length.Total-length.Ramp
 	o.RampTime = length.Ramp
-	return sim.Job{Options: o}
+	return virtual.Job{Options: o}
 }
 
 // costs are what the host takes with a scheduler.
-func (r run) costs(h *Host, scheduler string) sim.Costs {
+func (r run) costs(h *Host, scheduler string) virtual.Costs {
 	extra := h.Scheduler[scheduler]
-	c := sim.Costs{
+	c := virtual.Costs{
 		PerRead: micro(h.Read + extra.Read), PerWrite: micro(h.Write + extra.Write), Jitter: h.Jitter,
 		PerSwitch: micro(h.Switch), SwitchAfter: micro(h.SwitchAfter),
 	}
@@ -189,14 +189,14 @@ func micro(us float64) time.Duration { return time.Duration(us * 1000) }
 // value is the figure of a cell in what came of its run. What is in the queue when time
 // is up counts, as fio counts it, but not the time that it takes: schedulers that idle
 // for jobs which have ended would be charged for the end of the run.
-func value(c Cell, res *sim.Result, length Length) float64 {
+func value(c Cell, res *virtual.Result, length Length) float64 {
 	if c.Table == "rfc-two-file-copy" {
 		return res.Elapsed.Seconds()
 	}
 	total := res.Total()
-	n := total.Stats[bench.Reading].IOs
+	n := total.Stats[load.Reading].IOs
 	if c.Table == "rfc-write" || c.Table == "rfc-rw-write" || c.Table == "bfq-vs-cfq-seqwrite" {
-		n = total.Stats[bench.Writing].IOs
+		n = total.Stats[load.Writing].IOs
 	}
 	return float64(n) / (length.Total - length.Ramp).Seconds()
 }

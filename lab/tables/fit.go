@@ -1,4 +1,4 @@
-package repro
+package tables
 
 import (
 	"context"

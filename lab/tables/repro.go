@@ -5,7 +5,7 @@
 // Nothing is tuned for a cell. There is one parameter file for each drive
 // (backend/sim/presets) and one for each of the machines that were measured on
 // (hosts); docs/EXPERIMENTS.md says which of their numbers were in view when.
-package repro
+package tables
 
 import (
 	"bytes"

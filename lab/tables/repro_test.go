@@ -1,4 +1,4 @@
-package repro
+package tables
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/virtual"
 	"github.com/stretchr/testify/require"
 )
 
@@ -208,9 +208,9 @@ func TestRandomReadsGainNothing(t *testing.T) {
 	for _, n := range []int{1, 2, 4, 8} {
 		iops := map[string]float64{}
 		for _, config := range []string{"blkmq_ts0", "blkmq_ts250"} {
-			o, err := run{load: bench.RandRead, config: config, numJobs: n, group: "rfc-2016"}.options(&m, 1, length)
+			o, err := run{load: load.RandRead, config: config, numJobs: n, group: "rfc-2016"}.options(&m, 1, length)
 			require.NoError(t, err)
-			res, err := sim.Run(o)
+			res, err := virtual.Run(o)
 			require.NoError(t, err)
 			iops[config] = value(Cell{Table: "rfc-read"}, res, length)
 		}

@@ -1,11 +1,11 @@
-package repro
+package tables
 
 import (
 	"context"
 	"fmt"
 	"sync"
 
-	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/lab/virtual"
 )
 
 // Suite says how the tables are run.
@@ -58,7 +58,7 @@ func (s *Suite) Run(ctx context.Context, tables []Table, some func(Cell) bool) (
 }
 
 // simulate runs each of runs with every seed.
-func (s *Suite) simulate(ctx context.Context, runs []run) ([][]*sim.Result, error) {
+func (s *Suite) simulate(ctx context.Context, runs []run) ([][]*virtual.Result, error) {
 	owns := s.Machine
 	if owns == nil {
 		owns = LoadMachine
@@ -74,9 +74,9 @@ func (s *Suite) simulate(ctx context.Context, runs []run) ([][]*sim.Result, erro
 		}
 		machines[r.group] = m
 	}
-	out := make([][]*sim.Result, len(runs))
+	out := make([][]*virtual.Result, len(runs))
 	for i := range out {
-		out[i] = make([]*sim.Result, s.Seeds)
+		out[i] = make([]*virtual.Result, s.Seeds)
 	}
 	err := s.each(len(runs)*s.Seeds, func(i int) error {
 		if err := ctx.Err(); err != nil {
@@ -86,7 +86,7 @@ func (s *Suite) simulate(ctx context.Context, runs []run) ([][]*sim.Result, erro
 		m := machines[r.group]
 		o, err := r.options(&m, uint64(seed+1), s.Length)
 		if err == nil {
-			out[i/s.Seeds][seed], err = sim.RunContext(ctx, o)
+			out[i/s.Seeds][seed], err = virtual.RunContext(ctx, o)
 		}
 		if err != nil {
 			return fmt.Errorf("%s, %s, %d jobs, seed %d: %w", r.group, r.config, r.numJobs, seed+1, err)

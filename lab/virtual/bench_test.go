@@ -1,4 +1,4 @@
-package sim
+package virtual
 
 import (
 	"testing"
@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 )
 
 // delayed is a disk without data on which every request takes d.
@@ -32,7 +32,7 @@ func BenchmarkRequest(b *testing.B) {
 		{"guest-deadline", "none", &guest.BlockOptions{Scheduler: "deadline"}, 1},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			j := Job{Options: bench.Options{RW: bench.Read, BlockSize: 4096, Jobs: c.jobs, IOSize: int64(b.N/c.jobs+1) * 4096, Increment: 1 << 28, Size: 1 << 28}}
+			j := Job{Options: load.Options{RW: load.Read, BlockSize: 4096, Jobs: c.jobs, IOSize: int64(b.N/c.jobs+1) * 4096, Increment: 1 << 28, Size: 1 << 28}}
 			b.ReportAllocs()
 			_, err := Run(Options{
 				Image: delayed(b, "null:size=4g", 80*time.Microsecond), Scheduler: c.host, Seed: 1,
@@ -49,7 +49,7 @@ func TestNothingIsAllocatedPerRequest(t *testing.T) {
 	for _, g := range []*guest.BlockOptions{nil, {Scheduler: "deadline", Tags: 2}} {
 		allocs := func(ios int64) float64 {
 			return testing.AllocsPerRun(2, func() {
-				j := Job{Options: bench.Options{RW: bench.ReadWrite, MixRead: 50, BlockSize: 4096, Depth: 4, Jobs: 2, IOSize: ios * 4096}}
+				j := Job{Options: load.Options{RW: load.ReadWrite, MixRead: 50, BlockSize: 4096, Depth: 4, Jobs: 2, IOSize: ios * 4096}}
 				_, err := Run(Options{
 					Image: delayed(t, "null:size=1g", 80*time.Microsecond), Scheduler: "timeslice", Seed: 1,
 					Costs: Costs{PerRead: time.Microsecond, PerWrite: time.Microsecond, PerSwitch: time.Microsecond, Jitter: DefaultJitter},

@@ -1,4 +1,4 @@
-package sim
+package virtual
 
 import (
 	"cmp"
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 )
 
 // queue is what jobs drive: a guest.Queue or a guest.Block.
@@ -39,7 +39,7 @@ type job struct {
 	number int // in the world
 	first  blk.Sector
 	blocks uint64
-	pick   bench.Picker
+	pick   load.Picker
 	random rand.PCG // of its costs
 
 	ios  []access // by slot, from slot base on
@@ -65,7 +65,7 @@ type job struct {
 	stopped  bool // nothing more is submitted
 	finished bool
 
-	res bench.JobResult
+	res load.JobResult
 }
 
 // access is a request of a job.
@@ -83,17 +83,17 @@ func (w *world) newJob(o *Job, v *vm, clone int) *job {
 	blocks := uint64(size / int64(o.BlockSize))
 	j := &job{
 		o: o, world: w, vm: v, number: n, first: blk.Sector(offset / blk.SectorSize), blocks: blocks,
-		pick: bench.NewPicker(&o.Options, n, blocks), random: *rand.NewPCG(o.Seed, ^uint64(n)),
+		pick: load.NewPicker(&o.Options, n, blocks), random: *rand.NewPCG(o.Seed, ^uint64(n)),
 		ios: make([]access, o.Depth), free: make([]int32, 0, o.Depth), batch: make([]access, 0, max(o.Batch, 1)),
 		left: math.MaxInt64, ramp: blk.Instant(o.RampTime), end: blk.Never,
-		res: bench.JobResult{Index: n},
+		res: load.JobResult{Index: n},
 	}
 	if o.Runtime > 0 {
 		j.end = j.ramp + blk.Instant(o.Runtime)
 	}
-	for d, used := range [2]bool{bench.Reading: o.RW.Reads(), bench.Writing: o.RW.Writes()} {
+	for d, used := range [2]bool{load.Reading: o.RW.Reads(), load.Writing: o.RW.Writes()} {
 		if used { // a histogram is large
-			j.res.Stats[d] = bench.NewStats()
+			j.res.Stats[d] = load.NewStats()
 		}
 	}
 	return j
@@ -171,7 +171,7 @@ func (j *job) choose(flush bool, at blk.Instant) blk.Instant {
 	for unsynced := j.unsynced; len(j.next) < cap(j.batch) && j.left > 0; {
 		pick := j.pick.Next()
 		next := access{op: blk.OpRead, length: pick.Length, sector: j.first + blk.Sector(pick.Offset/blk.SectorSize)}
-		if pick.Dir == bench.Writing {
+		if pick.Dir == load.Writing {
 			next.op = blk.OpWrite
 			unsynced++
 		}
@@ -213,11 +213,11 @@ func (j *job) timeUp() {
 	j.finish()
 }
 
-func direction(op blk.Op) bench.Direction {
+func direction(op blk.Op) load.Direction {
 	if op == blk.OpRead {
-		return bench.Reading
+		return load.Reading
 	}
-	return bench.Writing
+	return load.Writing
 }
 
 // submit puts what was planned into the block layer or the ring; false: it, or the rest

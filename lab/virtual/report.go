@@ -1,4 +1,4 @@
-package sim
+package virtual
 
 import (
 	"bufio"
@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -125,7 +125,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	for i := range r.Results {
 		r.Results[i].WriteText(out, &r.Jobs[i].Options, len(r.Results))
 	}
-	bench.WriteTotal(out, r.Results)
+	load.WriteTotal(out, r.Results)
 	fmt.Fprintf(out, "\nVirtual time %v, seed %d, scheduler %s, queue-depth %d\n", r.Elapsed, r.Options.Seed, r.Host.Scheduler, r.Host.Depth)
 	for i := range r.VMs {
 		v := &r.VMs[i]

@@ -1,15 +1,15 @@
-package sim
+package virtual
 
 import (
 	"reflect"
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	drives "github.com/elevisor/elevisor/backend/sim"
+	drives "github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -18,7 +18,7 @@ import (
 type Result struct {
 	Options Options // with the defaults filled in
 	Jobs    []Job   // by number; each clone's
-	Results []bench.JobResult
+	Results []load.JobResult
 	VMs     []VMResult
 	Host    device.DomainStats // without latencies
 	Drive   *backend.SimStats  // of a simulated drive; nil: it is none
@@ -37,7 +37,7 @@ type VMResult struct {
 }
 
 // Total is all jobs together.
-func (r *Result) Total() bench.JobResult { return bench.Total(r.Results) }
+func (r *Result) Total() load.JobResult { return load.Total(r.Results) }
 
 // counts are what is counted besides the jobs' own.
 type counts struct {

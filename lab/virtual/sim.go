@@ -11,7 +11,7 @@
 //
 // A run is one goroutine. It reads no clock, iterates over no map and draws all that is
 // random from seeds: the same [Options] give the same [Result], byte for byte.
-package sim
+package virtual
 
 import (
 	"cmp"
@@ -21,8 +21,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 )
 
 // Options are one run's. Zero values stand for the defaults.
@@ -84,7 +84,7 @@ type VM struct {
 // guest: everything is as with direct=1. Of the bench.Options, Verify and Stall do not
 // go with virtual time.
 type Job struct {
-	bench.Options
+	load.Options
 
 	// Loops (loops) is how often a job goes through its region, unless it has an IOSize;
 	// default 1.

@@ -1,4 +1,4 @@
-package sim
+package virtual
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -29,9 +29,9 @@ const (
 	ms = time.Millisecond
 )
 
-// load is a job that goes round its region for d.
-func load(rw bench.RW, depth int, d time.Duration) Job {
-	return Job{Options: bench.Options{RW: rw, BlockSize: 4096, Depth: depth, Runtime: d, TimeBased: true, MixRead: 50}}
+// looping is a job that goes round its region for d.
+func looping(rw load.RW, depth int, d time.Duration) Job {
+	return Job{Options: load.Options{RW: rw, BlockSize: 4096, Depth: depth, Runtime: d, TimeBased: true, MixRead: 50}}
 }
 
 // one is a run of one VM.
@@ -51,17 +51,17 @@ func mustRun(t *testing.T, o Options) *Result {
 // A job at depth 1 on a disk that takes d, with a cost of h: a request each d + h.
 func TestClosedLoop(t *testing.T) {
 	for _, c := range []struct {
-		rw    bench.RW
+		rw    load.RW
 		costs Costs
 		ios   uint64 // in a second
 	}{
-		{bench.Read, Costs{PerRead: 20 * us, PerWrite: 70 * us}, 10_000},
-		{bench.RandRead, Costs{PerRead: 20 * us, PerWrite: 70 * us}, 10_000},
-		{bench.Write, Costs{PerRead: 70 * us, PerWrite: 20 * us}, 10_000},
-		{bench.Read, Costs{PerRead: 20 * us, PerRequest: 25 * us}, 8_000},
-		{bench.Read, Costs{}, 12_500},
+		{load.Read, Costs{PerRead: 20 * us, PerWrite: 70 * us}, 10_000},
+		{load.RandRead, Costs{PerRead: 20 * us, PerWrite: 70 * us}, 10_000},
+		{load.Write, Costs{PerRead: 70 * us, PerWrite: 20 * us}, 10_000},
+		{load.Read, Costs{PerRead: 20 * us, PerRequest: 25 * us}, 8_000},
+		{load.Read, Costs{}, 12_500},
 	} {
-		o := one(delayed(t, "null:size=1g", 80*us), load(c.rw, 1, time.Second))
+		o := one(delayed(t, "null:size=1g", 80*us), looping(c.rw, 1, time.Second))
 		o.Costs = c.costs
 		r := mustRun(t, o)
 		all := r.Results[0].All()
@@ -77,7 +77,7 @@ func TestClosedLoop(t *testing.T) {
 
 // Jitter spreads the costs evenly: the mean stays, and each cost stays within.
 func TestJitter(t *testing.T) {
-	o := one(delayed(t, "null:size=1g", 50*us), load(bench.Read, 1, time.Second))
+	o := one(delayed(t, "null:size=1g", 50*us), looping(load.Read, 1, time.Second))
 	o.Costs = Costs{PerRead: 50 * us, Jitter: 0.2}
 	var last blk.Instant
 	least, most := blk.Never, blk.Instant(0)
@@ -97,7 +97,7 @@ func TestJitter(t *testing.T) {
 // A processor does one thing after the other, so that a deep job is bounded by its own;
 // another job has another one.
 func TestProcessorBoundsADeepJob(t *testing.T) {
-	deep := load(bench.RandRead, 32, time.Second)
+	deep := looping(load.RandRead, 32, time.Second)
 	for jobs := 1; jobs <= 3; jobs++ {
 		deep.Jobs = jobs
 		o := one(delayed(t, "null:size=1g", 80*us), deep)
@@ -113,13 +113,13 @@ func TestProcessorBoundsADeepJob(t *testing.T) {
 func TestJobsShareADisk(t *testing.T) {
 	img, err := backend.Open("null:size=1g", backend.Options{})
 	require.NoError(t, err)
-	j := load(bench.RandRead, 1, 4*time.Second)
+	j := looping(load.RandRead, 1, 4*time.Second)
 	j.Jobs = 4
 	o := one(backend.NewRate(img, backend.RateOptions{IOPS: 1000}), j)
 	o.VMs[0].NumQueues = 2
 	o.Costs = Costs{PerRead: 10 * us, Jitter: DefaultJitter}
 	r := mustRun(t, o)
-	assert.InDelta(t, 4000, r.Total().Stats[bench.Reading].IOs, 4)
+	assert.InDelta(t, 4000, r.Total().Stats[load.Reading].IOs, 4)
 	for _, j := range r.Results {
 		assert.InDelta(t, 1000, j.Reads().IOs, 2)
 	}
@@ -130,7 +130,7 @@ func TestJobsShareADisk(t *testing.T) {
 
 func TestThinkTime(t *testing.T) {
 	for depth, per := range map[int]time.Duration{1: 100 * us, 4: 100 * us} {
-		j := load(bench.Read, depth, time.Second)
+		j := looping(load.Read, depth, time.Second)
 		j.ThinkTime = 70 * us
 		o := one(delayed(t, "null:size=1g", 30*us), j)
 		assert.EqualValues(t, time.Second/per*time.Duration(depth), mustRun(t, o).Results[0].Reads().IOs,
@@ -139,13 +139,13 @@ func TestThinkTime(t *testing.T) {
 }
 
 func TestRateIOPS(t *testing.T) {
-	j := load(bench.Read, 1, 2*time.Second)
+	j := looping(load.Read, 1, 2*time.Second)
 	j.RateIOPS = 300
 	r := mustRun(t, one(delayed(t, "null:size=1g", 30*us), j))
 	assert.EqualValues(t, 600, r.Results[0].Reads().IOs)
 	assert.Equal(t, 2*time.Second, r.Results[0].Runtime)
 
-	j.RW = bench.RandReadWrite
+	j.RW = load.RandReadWrite
 	r = mustRun(t, one(delayed(t, "null:size=1g", 30*us), j))
 	assert.InDelta(t, 600, r.Results[0].Reads().IOs, 40, "of each direction")
 	assert.InDelta(t, 600, r.Results[0].Writes().IOs, 40)
@@ -153,7 +153,7 @@ func TestRateIOPS(t *testing.T) {
 
 // What happens in the ramp is not counted, by nobody.
 func TestRampIsDropped(t *testing.T) {
-	j := load(bench.Read, 1, time.Second)
+	j := looping(load.Read, 1, time.Second)
 	j.RampTime = 500 * ms
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	n := 0
@@ -176,7 +176,7 @@ func TestRampIsDropped(t *testing.T) {
 // What reaches the disk is recorded without the ramp, and changes nothing of the run.
 func TestRecord(t *testing.T) {
 	const spec = "sim:hdd,preset=generic7200,file=null:size=16t,seed=3"
-	j := load(bench.Read, 1, 300*ms)
+	j := looping(load.Read, 1, 300*ms)
 	j.RampTime, j.Jobs, j.Size, j.Increment = 100*ms, 2, 1<<30, 1<<30
 	run := func(record bool) *Result {
 		return mustRun(t, Options{
@@ -211,7 +211,7 @@ func TestBytesLimit(t *testing.T) {
 		loops        int
 		ios          uint64
 	}{{1 << 20, 0, 0, 256}, {1 << 20, 0, 3, 768}, {1 << 20, 3 << 19, 0, 384}} {
-		j := Job{Options: bench.Options{RW: bench.Write, BlockSize: 4096, Size: c.size, IOSize: c.ioSize}, Loops: c.loops}
+		j := Job{Options: load.Options{RW: load.Write, BlockSize: 4096, Size: c.size, IOSize: c.ioSize}, Loops: c.loops}
 		o := one(delayed(t, "null:size=1g", 90*us), j)
 		o.Costs.PerWrite = 10 * us
 		r := mustRun(t, o)
@@ -222,7 +222,7 @@ func TestBytesLimit(t *testing.T) {
 }
 
 func TestFsync(t *testing.T) {
-	j := load(bench.Write, 4, time.Second)
+	j := looping(load.Write, 4, time.Second)
 	j.Fsync = 8
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	r := mustRun(t, o)
@@ -234,7 +234,7 @@ func TestFsync(t *testing.T) {
 
 // Sequential readers and writers have a position each; directions are drawn.
 func TestMixedPositions(t *testing.T) {
-	j := load(bench.ReadWrite, 1, 100*ms)
+	j := looping(load.ReadWrite, 1, 100*ms)
 	j.MixRead, j.Size = 70, 1<<24
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	var next [2]blk.Sector
@@ -255,7 +255,7 @@ func TestGuestSchedulerMerges(t *testing.T) {
 		tags      int
 		merges    bool
 	}{{"deadline", 2, true}, {"none", 2, false}, {"deadline", 128, false}} {
-		j := load(bench.Write, 32, time.Second)
+		j := looping(load.Write, 32, time.Second)
 		o := one(delayed(t, "null:size=1g", 100*us), j)
 		o.Costs = Costs{PerWrite: 5 * us, Jitter: DefaultJitter} // one after the other: nothing meets in the plug list
 		o.VMs[0].Guest = &guest.BlockOptions{Scheduler: c.scheduler, Tags: c.tags}
@@ -273,7 +273,7 @@ func TestTwoVMs(t *testing.T) {
 	const window = 1 << 28
 	o := Options{Image: delayed(t, "null:size=1g", 100*us), Scheduler: "timeslice", QueueDepth: 1, Seed: 1}
 	for i := range 2 {
-		j := load(bench.Read, 4, time.Second)
+		j := looping(load.Read, 4, time.Second)
 		j.Offset, j.Jobs, j.Increment, j.Size = 1<<20, 2, 1<<22, 1<<22
 		o.VMs = append(o.VMs, VM{Offset: int64(i) * window, Size: window, NumQueues: 2, Jobs: []Job{j}})
 	}
@@ -305,7 +305,7 @@ func TestPerSwitch(t *testing.T) {
 		after time.Duration
 		late  bool
 	}{{0, true}, {time.Hour, false}} {
-		j := load(bench.Read, 1, 100*ms)
+		j := looping(load.Read, 1, 100*ms)
 		j.Jobs, j.Increment, j.Size = 2, 1<<28, 1<<28
 		o := one(delayed(t, "null:size=1g", 100*us), j)
 		o.Scheduler, o.QueueDepth, o.VMs[0].NumQueues = "timeslice", 1, 2
@@ -333,7 +333,7 @@ func TestPerSwitch(t *testing.T) {
 
 // What is held back holds back what comes behind it.
 func TestGateKeepsTheOrder(t *testing.T) {
-	j := load(bench.RandRead, 8, 100*ms)
+	j := looping(load.RandRead, 8, 100*ms)
 	j.Jobs = 2
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	o.Scheduler, o.QueueDepth, o.VMs[0].NumQueues = "timeslice", 4, 2
@@ -370,11 +370,11 @@ func TestDataArrives(t *testing.T) {
 		return nil
 	}
 	for _, g := range []*guest.BlockOptions{nil, {Scheduler: "deadline", Tags: 2}} {
-		w := Job{Options: bench.Options{RW: bench.RandWrite, BlockSize: 8192, Depth: 8, Segments: 2, Jobs: 2, Size: 2 << 20, Increment: 2 << 20}}
+		w := Job{Options: load.Options{RW: load.RandWrite, BlockSize: 8192, Depth: 8, Segments: 2, Jobs: 2, Size: 2 << 20, Increment: 2 << 20}}
 		o := Options{Image: img, Scheduler: "deadline", QueueDepth: 2, Seed: 3, VMs: []VM{{Offset: 4 << 20, NumQueues: 2, Guest: g, Jobs: []Job{w}}}}
 		o.Fill = func(_ int, first blk.Sector, data []byte) { _ = put(first, data, false) }
 		mustRun(t, o)
-		w.RW = bench.Read
+		w.RW = load.Read
 		o.VMs[0].Jobs = []Job{w}
 		checked := 0
 		o.Check = func(_ int, first blk.Sector, data []byte) error { checked++; return put(first, data, true) }
@@ -390,20 +390,20 @@ func TestDataArrives(t *testing.T) {
 
 // More requests than the block layer takes wait for room, and none is lost.
 func TestFullBlockLayer(t *testing.T) {
-	j := load(bench.RandRead, 16, 100*ms)
+	j := looping(load.RandRead, 16, 100*ms)
 	j.Jobs = 3
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	o.Costs = Costs{PerRead: us, Jitter: DefaultJitter}
 	o.VMs[0].Guest = &guest.BlockOptions{Scheduler: "deadline", Tags: 2, Requests: 4}
 	r := mustRun(t, o)
-	assert.InDelta(t, 2000, r.Total().Stats[bench.Reading].IOs, 4)
+	assert.InDelta(t, 2000, r.Total().Stats[load.Reading].IOs, 4)
 	for _, j := range r.Results {
 		assert.InDelta(t, 2000/3, j.Reads().IOs, 40, "who waits longest is next")
 	}
 	o.VMs[0].Guest = nil
 	o.VMs[0].QueueSize, o.QueueDepth = 4, 2
 	r = mustRun(t, o)
-	assert.InDelta(t, 2000, r.Total().Stats[bench.Reading].IOs, 4)
+	assert.InDelta(t, 2000, r.Total().Stats[load.Reading].IOs, 4)
 }
 
 // A disk that fails ends the job, or is counted.
@@ -412,7 +412,7 @@ func TestFailures(t *testing.T) {
 		img, err := backend.Open("null:size=1g", backend.Options{})
 		require.NoError(t, err)
 		img = backend.NewFaults(img, backend.Fault{Range: blk.Range{Sector: 80, Sectors: 16}})
-		j := Job{Options: bench.Options{RW: bench.Read, BlockSize: 4096, Size: 1 << 20, ContinueOnError: goOn}}
+		j := Job{Options: load.Options{RW: load.Read, BlockSize: 4096, Size: 1 << 20, ContinueOnError: goOn}}
 		r, err := Run(one(img, j))
 		require.NoError(t, err)
 		res := &r.Results[0]
@@ -428,7 +428,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestJitterIsANumber(t *testing.T) {
-	o := one(delayed(t, "null:size=1g", 100*us), load(bench.Read, 1, ms))
+	o := one(delayed(t, "null:size=1g", 100*us), looping(load.Read, 1, ms))
 	o.Costs = Costs{PerRead: us, Jitter: math.NaN()}
 	_, err := Run(o)
 	require.ErrorContains(t, err, "jitter=NaN is out of range 0 to 1")
@@ -436,7 +436,7 @@ func TestJitterIsANumber(t *testing.T) {
 
 // Times through a region that no number of bytes can hold are many, not none.
 func TestLoopsWithoutEnd(t *testing.T) {
-	j := Job{Options: bench.Options{RW: bench.Read, Size: 1 << 30, Runtime: ms}, Loops: math.MaxInt}
+	j := Job{Options: load.Options{RW: load.Read, Size: 1 << 30, Runtime: ms}, Loops: math.MaxInt}
 	r := mustRun(t, one(delayed(t, "null:size=1g", 100*us), j))
 	require.EqualValues(t, 10, r.Results[0].Reads().IOs)
 }
@@ -444,7 +444,7 @@ func TestLoopsWithoutEnd(t *testing.T) {
 // A job that fails before the end of its ramp has run for no time, not for less.
 func TestFailsWithinTheRamp(t *testing.T) {
 	img := backend.NewFaults(delayed(t, "null:size=1g", 100*us), backend.Fault{})
-	j := load(bench.Read, 1, ms)
+	j := looping(load.Read, 1, ms)
 	j.RampTime = 100 * ms
 	r, err := Run(one(img, j))
 	require.NoError(t, err)
@@ -456,7 +456,7 @@ func TestFailsWithinTheRamp(t *testing.T) {
 
 // mixture is a run in which much happens at random.
 func mixture(img backend.Image, seed uint64, scheduler string) Options {
-	a, b := load(bench.RandReadWrite, 8, 200*ms), load(bench.ReadWrite, 4, 200*ms)
+	a, b := looping(load.RandReadWrite, 8, 200*ms), looping(load.ReadWrite, 4, 200*ms)
 	a.Jobs, b.ThinkTime, b.Fsync, a.RampTime = 3, 50*us, 16, 20*ms
 	return Options{
 		Image: img, Scheduler: scheduler, QueueDepth: 3, Seed: seed,
@@ -505,7 +505,7 @@ func TestOneSeedOneResult(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	ok := func() Options {
-		return Options{Disk: "null:size=1g", VMs: []VM{{Jobs: []Job{load(bench.Read, 1, ms)}}}}
+		return Options{Disk: "null:size=1g", VMs: []VM{{Jobs: []Job{looping(load.Read, 1, ms)}}}}
 	}
 	_, err := Run(ok())
 	require.ErrorContains(t, err, "time stands still at 0 ns")

@@ -1,4 +1,4 @@
-package sim
+package virtual
 
 import (
 	"cmp"
@@ -8,7 +8,7 @@ import (
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
 )
 
 // vm is a virtual machine: a device on the loop, a guest that drives it, and the jobs

@@ -1,4 +1,4 @@
-package sim
+package virtual
 
 import (
 	"testing"
@@ -9,8 +9,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 )
 
 // A batch meets in the guest's plug list, whatever the scheduler; one by one, with the
@@ -18,7 +18,7 @@ import (
 func TestBatch(t *testing.T) {
 	for _, scheduler := range []string{"none", "deadline"} {
 		for batch, merged := range map[int]float64{1: 0, 16: 15. / 16} {
-			j := load(bench.Write, 32, time.Second)
+			j := looping(load.Write, 32, time.Second)
 			j.Batch = batch
 			o := one(delayed(t, "null:size=1g", 200*us), j, j)
 			o.Costs.PerWrite = time.Microsecond
@@ -32,13 +32,13 @@ func TestBatch(t *testing.T) {
 
 // A batch of four takes four costs, and goes when four have come back.
 func TestBatchTime(t *testing.T) {
-	j := load(bench.Read, 4, time.Second)
+	j := looping(load.Read, 4, time.Second)
 	j.Batch = 4
 	o := one(delayed(t, "null:size=1g", 60*us), j)
 	o.Costs.PerRead = 10 * us
 	assert.EqualValues(t, 40_000, mustRun(t, o).Results[0].Reads().IOs)
 
-	j.Batch, j.Fsync, j.RW = 3, 2, bench.Write
+	j.Batch, j.Fsync, j.RW = 3, 2, load.Write
 	o = one(delayed(t, "null:size=1g", 60*us), j)
 	o.Costs.PerWrite = 10 * us
 	r := mustRun(t, o)
@@ -49,7 +49,7 @@ func TestBatchTime(t *testing.T) {
 
 // Nothing is in flight beside a flush.
 func TestFsyncIsAlone(t *testing.T) {
-	j := load(bench.RandReadWrite, 8, 100*ms)
+	j := looping(load.RandReadWrite, 8, 100*ms)
 	j.Fsync = 4
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	o.Costs = Costs{PerRead: 3 * us, PerWrite: 3 * us}
@@ -78,14 +78,14 @@ func TestSizesAndStrides(t *testing.T) {
 		mustRun(t, o)
 		return all
 	}
-	j := Job{Options: bench.Options{RW: bench.Read, Depth: 1, Stride: -8192, Size: 32768, IOSize: 5 * 4096}}
+	j := Job{Options: load.Options{RW: load.Read, Depth: 1, Stride: -8192, Size: 32768, IOSize: 5 * 4096}}
 	var at []blk.Sector
 	for _, r := range trace(j) {
 		at = append(at, r.Sector/8)
 	}
 	require.Equal(t, []blk.Sector{7, 5, 3, 1, 7}, at)
 
-	j = Job{Options: bench.Options{RW: bench.Read, Depth: 1, Split: []bench.Split{{BlockSize: 4096, Percent: 50}, {BlockSize: 16384, Percent: 50}}}}
+	j = Job{Options: load.Options{RW: load.Read, Depth: 1, Split: []load.Split{{BlockSize: 4096, Percent: 50}, {BlockSize: 16384, Percent: 50}}}}
 	sizes, next := map[blk.Sector]int{}, blk.Sector(0)
 	for _, r := range trace(j) {
 		require.Equal(t, next, r.Sector)

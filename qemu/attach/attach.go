@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/elevisor/elevisor/internal/qmp/qmptest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/elevisor/elevisor/vhost"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -33,7 +33,7 @@ var source, _ = os.Getwd()
 
 // server serves a disk with two queues at path until the test ends.
 func server(t *testing.T, path string) {
-	d, err := serve.Open([]serve.Disk{parse(t, "id=d,path=null:?size=1M,num-queues=2,socket="+path)}, nil, zap.NewNop())
+	d, err := daemon.Open([]daemon.Disk{parse(t, "id=d,path=null:?size=1M,num-queues=2,socket="+path)}, nil, zap.NewNop())
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -44,8 +44,8 @@ func server(t *testing.T, path string) {
 	})
 }
 
-func parse(t *testing.T, s string) serve.Disk {
-	d, err := serve.ParseDisk(s)
+func parse(t *testing.T, s string) daemon.Disk {
+	d, err := daemon.ParseDisk(s)
 	require.NoError(t, err)
 	return d
 }

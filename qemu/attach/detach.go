@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	goqemu "github.com/digitalocean/go-qemu/qmp"
-	"github.com/elevisor/elevisor/internal/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp"
 )
 
 // Detach unplugs the disk id from the VM and returns when the guest has let go of it:

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/digitalocean/go-qemu/qmp/raw"
-	"github.com/elevisor/elevisor/internal/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp"
 )
 
 const (

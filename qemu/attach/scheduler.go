@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/elevisor/elevisor/internal/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp"
 )
 
 // guestName is what a disk's device file is called in a guest; nothing else goes into a

@@ -11,7 +11,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 const (

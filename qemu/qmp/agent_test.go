@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/qmp"
-	"github.com/elevisor/elevisor/internal/qmp/qmptest"
+	"github.com/elevisor/elevisor/qemu/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/stretchr/testify/require"
 )
 

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	goqemu "github.com/digitalocean/go-qemu/qmp"
-	"github.com/elevisor/elevisor/internal/clock"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 const (

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/digitalocean/go-qemu/qmp/raw"
-	"github.com/elevisor/elevisor/internal/qmp"
-	"github.com/elevisor/elevisor/internal/qmp/qmptest"
+	"github.com/elevisor/elevisor/qemu/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )

@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp"
 	"golang.org/x/sys/unix"
 )
 

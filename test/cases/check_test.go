@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 

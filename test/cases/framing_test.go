@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 )
 
 // ringSizes runs a verified random load through rings of both extremes. A ring
@@ -21,12 +21,12 @@ func ringSizes(t *testing.T) {
 	for _, size := range []int{1, 2, 32768} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			const megabytes = 8
-			s := startServer(t, serve.Disk{NumQueues: 1}, make([]byte, megabytes<<20))
+			s := startServer(t, daemon.Disk{NumQueues: 1}, make([]byte, megabytes<<20))
 			g, err := guest.Start(s.socket, guest.Options{QueueSize: size, Depth: min(size, 64), MaxIO: 64 << 10})
 			require.NoError(t, err)
 			defer g.Close()
-			res, err := bench.Run(context.Background(), g.Config().Capacity, []bench.Queue{g.Queues()[0]}, bench.Options{
-				RW: bench.RandReadWrite, MixRead: 50, BlockSize: 64 << 10, Depth: min(size, 64), Verify: true, IOSize: 4 * megabytes << 20,
+			res, err := load.Run(context.Background(), g.Config().Capacity, []load.Queue{g.Queues()[0]}, load.Options{
+				RW: load.RandReadWrite, MixRead: 50, BlockSize: 64 << 10, Depth: min(size, 64), Verify: true, IOSize: 4 * megabytes << 20,
 			})
 			require.NoError(t, err)
 			assert.Empty(t, res.Total().Failures)

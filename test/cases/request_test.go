@@ -16,9 +16,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
-	"github.com/elevisor/elevisor/internal/shm"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/sys/shm"
 )
 
 func TestBlkRequest(t *testing.T) {
@@ -82,7 +82,7 @@ func sectorWraps(r *rig) {
 }
 
 func unalignedToBlock(t *testing.T) {
-	on(t, setup{disk: func(d *serve.Disk) { d.LogicalBlock = 4096 }}, func(r *rig) {
+	on(t, setup{disk: func(d *daemon.Disk) { d.LogicalBlock = 4096 }}, func(r *rig) {
 		assert.Equal(r, uint32(4096), r.s.Config.BlkSize)
 		r.ask(blk.TypeIn, 1, one(W(512, B)), OK, 513)
 		r.holds(B, r.sectors(1, 1))
@@ -228,7 +228,7 @@ func zeroesAllocation(t *testing.T) {
 	const half = 4096 // sectors: 2 MiB of a 4 MiB image
 	for flags := range uint32(2) {
 		t.Run(fmt.Sprintf("flags %d", flags), func(t *testing.T) {
-			unlimited := func(d *serve.Disk) { d.MaxWriteZeroes = 0 }
+			unlimited := func(d *daemon.Disk) { d.MaxWriteZeroes = 0 }
 			on(t, setup{disk: unlimited, image: sectorPattern(2 * half)}, func(r *rig) {
 				before := allocated(r)
 				require.GreaterOrEqual(r, before, int64(2*half), "a file system that has not allocated what was written is of no use here")
@@ -282,7 +282,7 @@ func getIDReadable(r *rig) {
 }
 
 func readOnlyDisk(t *testing.T) {
-	on(t, setup{disk: func(d *serve.Disk) { d.ReadOnly = true }}, func(r *rig) {
+	on(t, setup{disk: func(d *daemon.Disk) { d.ReadOnly = true }}, func(r *rig) {
 		assert.NotZero(r, r.s.Features&blk.FeatureRO)
 		before, err := os.Stat(r.server.image)
 		require.NoError(r, err)
@@ -350,7 +350,7 @@ func tinyImage(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "disk.img")
 		require.NoError(t, os.WriteFile(path, make([]byte, n), 0o600))
 		before := openFDs(t)
-		_, err := serve.Open([]serve.Disk{{Path: path, Socket: path + ".sock"}}, nil, zap.NewNop())
+		_, err := daemon.Open([]daemon.Disk{{Path: path, Socket: path + ".sock"}}, nil, zap.NewNop())
 		assert.ErrorContains(t, err, "disk.img")
 		assert.NoFileExists(t, path+".sock")
 		assert.Equal(t, before, openFDs(t))

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/eventfd"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/sys/eventfd"
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
@@ -59,7 +59,7 @@ func W(n uint32, addr uint64) elem { return elem{addr, n, virtqueue.DescWrite} }
 type span struct{ from, to uint64 }
 
 type setup struct {
-	disk     func(*serve.Disk)
+	disk     func(*daemon.Disk)
 	image    []byte        // default: 2048 sectors with their numbers
 	features uint64        // default: all that are offered
 	places   []guest.Place // more guest memory

@@ -22,8 +22,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
 )
 
 // TestMain gives each of the two disks' loops, the two guests and the sessions a
@@ -56,8 +56,8 @@ type server struct {
 }
 
 // r0 is the rig's disk.
-func r0() serve.Disk {
-	return serve.Disk{
+func r0() daemon.Disk {
+	return daemon.Disk{
 		ID: "case", Serial: "disk-0", NumQueues: 4, SegMax: 126, DiscardSeg: 4,
 		MaxDiscard: 256, MaxWriteZeroes: 256, MaxWriteZeroesSeg: 4, DiscardAlignment: 8,
 	}
@@ -72,7 +72,7 @@ func sectorPattern(sectors int) []byte {
 	return b
 }
 
-func startServer(t *testing.T, disk serve.Disk, image []byte) *server {
+func startServer(t *testing.T, disk daemon.Disk, image []byte) *server {
 	t.Helper()
 	dir := t.TempDir()
 	file := func(name string, b []byte) string {
@@ -82,10 +82,10 @@ func startServer(t *testing.T, disk serve.Disk, image []byte) *server {
 	}
 	s := &server{socket: filepath.Join(dir, "s"), image: file("disk.img", image)}
 	disk.Path, disk.Socket = s.image, s.socket
-	other := serve.Disk{ID: "neighbour", Path: file("other.img", sectorPattern(2048)), Socket: filepath.Join(dir, "o")}
+	other := daemon.Disk{ID: "neighbour", Path: file("other.img", sectorPattern(2048)), Socket: filepath.Join(dir, "o")}
 	core, logs := observer.New(zap.InfoLevel)
 	s.log = logs
-	d, err := serve.Open([]serve.Disk{disk, other}, nil, zap.New(core))
+	d, err := daemon.Open([]daemon.Disk{disk, other}, nil, zap.New(core))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -25,38 +25,68 @@ const (
 	interfaceMax = 8  // methods
 )
 
-// layers says which of our packages a package may import; one that is not listed
-// follows its nearest listed parent, and without one may import all but commands.
+// layers says, for every package of the tree, which of our packages its code may
+// import; tests may import what they like. The floors, from the ground up:
+//
+//	sys, blk < virtqueue, sched, backend < device, vhost < daemon, guest, qemu < lab < cmd
+//
+// A package that is not listed is a violation, and so is an entry that nothing uses.
 var layers = map[string][]string{
-	"blk":              {},
-	"sched":            {"blk"},
-	"virtqueue":        {"internal/shm", "internal/eventfd"},
-	"backend":          {"backend", "backend/sim", "backend/uring", "blk", "internal/shm"},
-	"backend/sim":      {"blk"},
-	"backend/uring":    {},
-	"device":           {"backend", "backend/uring", "blk", "internal/eventfd", "internal/shm", "sched", "virtqueue"},
-	"vhost":            {"internal/eventfd", "internal/shm", "internal/socket", "virtqueue"},
-	"internal/shm":     {},
-	"internal/eventfd": {},
-	"internal/socket":  {},
-	"internal/clock":   {"blk"},
-	"internal/qmp":     {"internal/clock"},
-	"internal/attach":  {"internal/qmp", "vhost"},
-	"internal/vm":      {"internal/qmp"},
-	"internal/stats":   {},
-	"internal/report":  {"internal/expt", "internal/jobs", "internal/report", "internal/stats", "sched"},
-	"internal/jobs":    {"internal/bench"},
+	"sys/shm":               {},
+	"sys/eventfd":           {},
+	"sys/socket":            {},
+	"sys/clock":             {"blk"},
+	"blk":                   {},
+	"virtqueue":             {"sys/shm", "sys/eventfd"},
+	"sched":                 {"blk"},
+	"backend":               {"backend/drive", "backend/uring", "blk", "sys/shm"},
+	"backend/drive":         {"blk"},
+	"backend/uring":         {},
+	"device":                {"backend", "backend/uring", "blk", "sched", "sys/eventfd", "sys/shm", "virtqueue"},
+	"vhost":                 {"sys/eventfd", "sys/shm", "sys/socket", "virtqueue"},
+	"daemon":                {"backend", "blk", "daemon/ctl", "device", "sched", "sys/clock", "vhost", "virtqueue"},
+	"daemon/ctl":            {"backend", "blk", "device", "sched", "sys/clock", "sys/socket", "virtqueue"},
+	"guest":                 {"blk", "device", "sched", "sys/clock", "sys/eventfd", "sys/shm", "vhost", "virtqueue"},
+	"guest/load":            {"blk", "guest", "sys/clock"},
+	"guest/fio":             {"guest/load"},
+	"qemu/qmp":              {"sys/clock"},
+	"qemu/qmp/qmptest":      {},
+	"qemu/attach":           {"qemu/qmp", "vhost"},
+	"qemu/vm":               {"qemu/qmp"},
+	"lab/stats":             {},
+	"lab/virtual":           {"backend", "backend/drive", "blk", "daemon/ctl", "device", "guest", "guest/load", "sched"},
+	"lab/tables":            {"backend", "backend/drive", "guest/load", "lab/virtual"},
+	"lab/plan":              {"backend", "device", "guest/fio", "lab/stats", "sched", "virtqueue"},
+	"lab/report":            {"guest/fio", "lab/plan", "lab/stats", "sched"},
+	"lab/report/reporttest": {"guest/fio", "lab/plan", "lab/stats"},
+	"lab/worlds/measure":    {"backend", "backend/drive", "blk", "device", "guest", "guest/load", "lab/plan", "sched"},
+	"lab/worlds/virtual":    {"backend", "backend/drive", "blk", "device", "guest", "guest/load", "lab/plan", "lab/virtual", "lab/worlds/measure"},
+	"lab/worlds/loopback":   {"backend", "backend/drive", "blk", "daemon", "daemon/ctl", "guest", "guest/fio", "guest/load", "lab/plan", "lab/worlds/measure", "sys/clock"},
+	"lab/worlds/qemu":       {"backend", "blk", "daemon", "daemon/ctl", "device", "guest/fio", "lab/plan", "lab/worlds/measure", "qemu/attach", "qemu/qmp", "qemu/vm", "sched"},
+	"cmd/cli":               {"blk"},
+	"cmd/elevisor":          {"cmd/cli", "daemon", "daemon/ctl", "qemu/attach"},
+	"cmd/elevisor-lab":      {"backend", "backend/drive", "blk", "cmd/cli", "daemon", "device", "guest", "guest/fio", "guest/load", "lab/plan", "lab/report", "lab/tables", "lab/virtual", "lab/worlds/loopback", "lab/worlds/qemu", "lab/worlds/virtual", "sched", "sys/clock", "virtqueue"},
+}
+
+// floors are the roots of the tree from the ground up. They keep the table honest: it may
+// allow a package only what lies under its own root or on a lower floor.
+var floors = [][]string{{"sys", "blk"}, {"virtqueue", "sched", "backend"}, {"device", "vhost"}, {"daemon", "guest", "qemu"}, {"lab"}, {"cmd"}}
+
+// floorOf is the floor of a package; -1: none.
+func floorOf(pkg string) int {
+	root, _, _ := strings.Cut(pkg, "/")
+	return slices.IndexFunc(floors, func(f []string) bool { return slices.Contains(f, root) })
 }
 
 // pure packages have one history of answers for one history of calls: what would
 // bring in the world's state may not be imported.
 var (
-	pure   = []string{"blk", "sched", "backend/sim", "internal/jobs", "internal/stats"}
+	pure   = []string{"blk", "sched", "backend/drive", "guest/fio", "lab/stats"}
 	impure = []string{"os", "sync", "time", "math/rand", "golang.org/x/sys"}
 	// But for these, by package or file: a model and the order of an experiment draw from
 	// generators of their own, which they seed, a parameter file is read before there is a
 	// model, and a job has times.
-	pureBut = map[string]string{"backend/sim": "math/rand/v2", "backend/sim/preset.go": "os", "internal/stats": "math/rand/v2", "internal/jobs": "time"}
+	pureBut = map[string]string{"backend/drive": "math/rand/v2", "backend/drive/preset.go": "os", "lab/stats": "math/rand/v2", "guest/fio": "time"}
 	// randomGlobals draw from a generator that nobody seeds.
 	randomGlobals = []string{
 		"ExpFloat64", "Float32", "Float64", "Int", "Int32", "Int32N", "Int64", "Int64N", "IntN", "N", "NormFloat64",
@@ -68,9 +98,9 @@ var (
 // of everything that the simulator runs.
 var (
 	clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
-	// In virtual time there is no other clock, not even ours.
-	virtual   = []string{"internal/sim", "internal/expt/simworld"}
-	clockFree = []string{"internal/clock", "cmd", "test"}
+	// In virtual time there is no other clock; that not even sys/clock is imported, layers says.
+	virtual   = []string{"lab/virtual", "lab/worlds/virtual"}
+	clockFree = []string{"sys/clock", "cmd", "test"}
 	// vhost waits for front-ends on real sockets, which the simulator has none of;
 	// it may set a limit to that, but not read the time.
 	timersOnly = map[string][]string{"vhost": {"After", "AfterFunc", "NewTimer", "NewTicker"}}
@@ -123,17 +153,13 @@ func checkLayers(f *file, bad report) {
 	if f.test() {
 		return
 	}
-	allowed, known := []string(nil), false
-	for d := f.dir(); d != "." && !known; d = path.Dir(d) {
-		allowed, known = layers[d]
+	allowed, known := layers[f.dir()]
+	if !known {
+		bad(f.Package, "package %s is not in the table of layers", f.dir())
+		return
 	}
 	for _, imp := range f.Imports {
-		ours, ok := strings.CutPrefix(importPath(imp), module+"/")
-		switch {
-		case !ok:
-		case under(ours, "cmd") && !under(f.dir(), "cmd") && !under(f.dir(), "test"):
-			bad(imp.Pos(), "%s imports a command", f.dir())
-		case known && !slices.Contains(allowed, ours):
+		if ours, ok := strings.CutPrefix(importPath(imp), module+"/"); ok && !slices.Contains(allowed, ours) {
 			bad(imp.Pos(), "%s may not import %s", f.dir(), ours)
 		}
 	}
@@ -162,8 +188,8 @@ func checkClock(f *file, bad report) {
 		return
 	}
 	for _, imp := range f.Imports {
-		if slices.Contains(virtual, f.dir()) && slices.Contains([]string{module + "/internal/clock", "math/rand"}, importPath(imp)) {
-			bad(imp.Pos(), "%s lives in virtual time and draws from seeds: no %s", f.dir(), importPath(imp))
+		if slices.Contains(virtual, f.dir()) && importPath(imp) == "math/rand" {
+			bad(imp.Pos(), "%s runs in virtual time and draws from seeded generators: no math/rand", f.dir())
 		}
 	}
 	forbidden := slices.DeleteFunc(slices.Clone(clockFunctions), func(name string) bool {
@@ -224,7 +250,7 @@ func checkInterfaces(f *file, bad report) {
 
 func checkDocumented(f *file, bad report) {
 	if f.test() || slices.ContainsFunc(strings.Split(f.dir(), "/"), func(part string) bool {
-		return part == "internal" || part == "cmd" || part == "test"
+		return part == "cmd" || part == "test"
 	}) {
 		return
 	}
@@ -341,6 +367,7 @@ func TestFences(t *testing.T) {
 	const root = "../.."
 	files := 0
 	var found []string
+	used := map[string]map[string]bool{} // by package: what its code imports of ours
 	require.NoError(t, filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -353,9 +380,57 @@ func TestFences(t *testing.T) {
 		name, err := filepath.Rel(root, p)
 		files++
 		found = append(found, check(t, root, name, nil)...)
+		if !strings.HasSuffix(name, "_test.go") {
+			imports(t, root, name, used)
+		}
 		return err
 	}))
 	require.Greater(t, files, 20, "the walk has found the tree")
 	slices.Sort(found)
 	require.Empty(t, found, strings.Join(found, "\n"))
+	require.Empty(t, staleLayers(used))
+}
+
+// imports adds what a file imports of ours to its package's.
+func imports(t *testing.T, root, name string, used map[string]map[string]bool) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ImportsOnly)
+	require.NoError(t, err)
+	dir := path.Dir(filepath.ToSlash(name))
+	if used[dir] == nil {
+		used[dir] = map[string]bool{}
+	}
+	for _, imp := range parsed.Imports {
+		if ours, ok := strings.CutPrefix(importPath(imp), module+"/"); ok {
+			used[dir][ours] = true
+		}
+	}
+}
+
+// staleLayers are packages of the table that are gone, and what it allows to nobody's use.
+func staleLayers(used map[string]map[string]bool) (stale []string) {
+	for pkg, allowed := range layers {
+		if used[pkg] == nil {
+			stale = append(stale, pkg+" is no package")
+		}
+		for _, a := range allowed {
+			if used[pkg] != nil && !used[pkg][a] {
+				stale = append(stale, pkg+" no longer imports "+a)
+			}
+		}
+	}
+	slices.Sort(stale)
+	return stale
+}
+
+// The table itself keeps to the floors.
+func TestLayers_pointDown(t *testing.T) {
+	for pkg, allowed := range layers {
+		require.GreaterOrEqual(t, floorOf(pkg), 0, "%s stands on a floor", pkg)
+		root, _, _ := strings.Cut(pkg, "/")
+		for _, a := range allowed {
+			require.True(t, under(a, root) && a != pkg || floorOf(a) < floorOf(pkg) || pkg == "sys/clock" && a == "blk",
+				"%s may not be allowed %s: it stands no lower", pkg, a)
+		}
+	}
 }

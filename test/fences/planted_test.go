@@ -1,6 +1,7 @@
 package fences
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,9 +12,9 @@ import (
 // empty rule, for what it must let pass.
 var planted = []struct{ rule, name, text string }{
 	{"unsafe", "vhost/codec.go", `import "unsafe"; var size = unsafe.Sizeof(0)`},
-	{"unsafe", "internal/shm/x_unsafe.go", "import \"unsafe\"\nfunc f(p *int) uintptr { return uintptr(unsafe.Pointer(p)) }"},
-	{"unsafe", "internal/shm/x_unsafe.go", "import u \"unsafe\"\nfunc f(p *int) uintptr { return uintptr(u.Pointer(p)) }"},
-	{"", "internal/shm/x_unsafe.go", "import \"unsafe\"\nfunc f(p *int) uintptr {\n// SAFETY: a number only.\nreturn uintptr(unsafe.Pointer(p)) }"},
+	{"unsafe", "sys/shm/x_unsafe.go", "import \"unsafe\"\nfunc f(p *int) uintptr { return uintptr(unsafe.Pointer(p)) }"},
+	{"unsafe", "sys/shm/x_unsafe.go", "import u \"unsafe\"\nfunc f(p *int) uintptr { return uintptr(u.Pointer(p)) }"},
+	{"", "sys/shm/x_unsafe.go", "import \"unsafe\"\nfunc f(p *int) uintptr {\n// SAFETY: a number only.\nreturn uintptr(unsafe.Pointer(p)) }"},
 	{"", "vhost/codec_test.go", `import "unsafe"; var size = unsafe.Sizeof(0)`},
 
 	{"layers", "blk/x.go", `import _ "github.com/elevisor/elevisor/sched"`},
@@ -21,42 +22,51 @@ var planted = []struct{ rule, name, text string }{
 	{"layers", "device/x.go", `import _ "github.com/elevisor/elevisor/vhost"`},
 	{"layers", "vhost/x.go", `import _ "github.com/elevisor/elevisor/device"`},
 	{"layers", "backend/uring/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
-	{"layers", "backend/sim/x.go", `import _ "github.com/elevisor/elevisor/backend"`},
-	{"layers", "backend/remote/x.go", `import _ "github.com/elevisor/elevisor/device"`},
-	{"layers", "internal/stats/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
-	{"layers", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
-	{"layers", "internal/qmp/x.go", `import _ "github.com/elevisor/elevisor/vhost"`},
-	{"layers", "internal/vm/x.go", `import _ "github.com/elevisor/elevisor/internal/serve"`},
-	{"layers", "internal/attach/x.go", `import _ "github.com/elevisor/elevisor/internal/serve"`},
+	{"layers", "backend/drive/x.go", `import _ "github.com/elevisor/elevisor/backend"`},
+	{"layers", "backend/remote/x.go", ``}, // a new package must be entered first
+	{"layers", "internal/x/x.go", ``},
+	{"layers", "daemon/x.go", `import _ "github.com/elevisor/elevisor/lab/plan"`},
+	{"layers", "daemon/x.go", `import _ "github.com/elevisor/elevisor/guest"`},
+	{"layers", "daemon/ctl/x.go", `import _ "github.com/elevisor/elevisor/guest/load"`},
+	{"layers", "daemon/x.go", `import _ "github.com/elevisor/elevisor/qemu/vm"`},
+	{"layers", "cmd/elevisor/x.go", `import _ "github.com/elevisor/elevisor/lab/stats"`},
+	{"layers", "cmd/elevisor/x.go", `import _ "github.com/elevisor/elevisor/guest"`},
+	{"layers", "guest/x.go", `import _ "github.com/elevisor/elevisor/daemon"`},
+	{"layers", "qemu/attach/x.go", `import _ "github.com/elevisor/elevisor/lab/plan"`},
+	{"layers", "lab/stats/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
+	{"layers", "lab/plan/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
+	{"layers", "qemu/qmp/x.go", `import _ "github.com/elevisor/elevisor/vhost"`},
+	{"layers", "qemu/vm/x.go", `import _ "github.com/elevisor/elevisor/daemon"`},
+	{"layers", "qemu/attach/x.go", `import _ "github.com/elevisor/elevisor/daemon"`},
 	{"", "sched/x.go", `import _ "github.com/elevisor/elevisor/blk"`},
 	{"", "vhost/x_test.go", `import _ "github.com/elevisor/elevisor/device"`},
-	{"", "internal/expt/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"", "lab/plan/x.go", `import _ "github.com/elevisor/elevisor/device"`},
 
 	{"purity", "blk/x.go", `import _ "os"`},
 	{"purity", "sched/x.go", `import _ "sync/atomic"`},
 	{"purity", "sched/x.go", `import _ "math/rand/v2"`},
 	{"purity", "sched/x.go", `import _ "golang.org/x/sys/unix"`},
 	{"purity", "sched/x.go", `import _ "time"`},
-	{"purity", "backend/sim/x.go", `import _ "os"`},
-	{"purity", "backend/sim/x.go", `import _ "math/rand"`},
-	{"purity", "backend/sim/x.go", "import \"math/rand/v2\"\nvar x = rand.Float64()"},
-	{"", "backend/sim/x.go", "import \"math/rand/v2\"\nvar x = rand.NewPCG(1, 2)"},
-	{"", "backend/sim/preset.go", `import _ "os"`},
-	{"purity", "internal/stats/x.go", `import _ "time"`},
-	{"purity", "internal/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.Perm(3) }"},
-	{"", "internal/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.New(rand.NewPCG(1, 2)).Perm(3) }"},
+	{"purity", "backend/drive/x.go", `import _ "os"`},
+	{"purity", "backend/drive/x.go", `import _ "math/rand"`},
+	{"purity", "backend/drive/x.go", "import \"math/rand/v2\"\nvar x = rand.Float64()"},
+	{"", "backend/drive/x.go", "import \"math/rand/v2\"\nvar x = rand.NewPCG(1, 2)"},
+	{"", "backend/drive/preset.go", `import _ "os"`},
+	{"purity", "lab/stats/x.go", `import _ "time"`},
+	{"purity", "lab/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.Perm(3) }"},
+	{"", "lab/stats/x.go", "import \"math/rand/v2\"\nfunc f() { _ = rand.New(rand.NewPCG(1, 2)).Perm(3) }"},
 	{"", "sched/x_test.go", `import _ "time"`},
 
 	{"clock", "device/x.go", "import \"time\"\nfunc f() { time.Sleep(1) }"},
 	{"clock", "backend/x.go", "import clock \"time\"\nvar started = clock.Now()"},
 	{"clock", "vhost/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
 	{"", "vhost/x.go", "import \"time\"\nfunc f() { <-time.After(time.Second) }"},
-	{"clock", "internal/sim/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
-	{"clock", "internal/sim/x.go", `import _ "github.com/elevisor/elevisor/internal/clock"`},
-	{"clock", "internal/sim/x.go", `import _ "math/rand"`},
-	{"layers", "internal/sim/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
-	{"", "internal/sim/x.go", `import _ "github.com/elevisor/elevisor/device"`},
-	{"", "internal/clock/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
+	{"clock", "lab/virtual/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
+	{"layers", "lab/virtual/x.go", `import _ "github.com/elevisor/elevisor/sys/clock"`},
+	{"clock", "lab/virtual/x.go", `import _ "math/rand"`},
+	{"layers", "lab/virtual/x.go", `import _ "github.com/elevisor/elevisor/cmd/elevisor"`},
+	{"", "lab/virtual/x.go", `import _ "github.com/elevisor/elevisor/device"`},
+	{"", "sys/clock/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
 	{"", "cmd/elevisor/x.go", "import \"time\"\nfunc f() { _ = time.Now() }"},
 
 	{"printing", "device/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }"},
@@ -68,12 +78,12 @@ var planted = []struct{ rule, name, text string }{
 	{"", "device/x.go", "func f() {" + strings.Repeat("\n", functionMax-1) + "}"},
 
 	{"names", "device/util.go", ``},
-	{"names", "internal/helper/x.go", ``},
+	{"names", "helper/x_test.go", ``},
 	{"names", "test/loopback/common_test.go", ``},
 	{"", "device/utilization.go", ``},
 
-	{"interfaces", "internal/x/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h(); i() }"},
-	{"", "internal/x/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h() }"},
+	{"interfaces", "device/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h(); i() }"},
+	{"", "device/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h() }"},
 
 	{"documented", "vhost/x.go", "func Exported() {}"},
 	{"documented", "vhost/x.go", "// T is.\ntype T struct{}\nfunc (*T) Exported() {}"},
@@ -84,7 +94,7 @@ var planted = []struct{ rule, name, text string }{
 	{"", "vhost/x.go", "// These are.\nconst (\nA = 1\nB = 2\n)"},
 	{"", "vhost/x.go", "// T is.\ntype T struct{}\nfunc (T) Error() string { return \"\" }"},
 	{"documented", "vhost/x.go", "func String() {}"},
-	{"", "internal/x/x.go", "func Exported() {}"},
+	{"", "cmd/elevisor/x.go", "func Exported() {}"},
 }
 
 func TestFences_findPlantedViolations(t *testing.T) {
@@ -100,6 +110,16 @@ func TestFences_findPlantedViolations(t *testing.T) {
 		require.NotEmpty(t, found, "%s breaks rule %q:\n%s", p.name, p.rule, text)
 		for _, f := range found {
 			require.True(t, strings.HasPrefix(f, p.rule+": "), "%s breaks only rule %q, yet: %s", p.name, p.rule, f)
+		}
+	}
+	for pkg, allowed := range layers { // each row of the table holds: its package may not import what it does not list
+		for other := range layers {
+			if other == pkg || slices.Contains(allowed, other) {
+				continue
+			}
+			found := check(t, "", pkg+"/x.go", "package x\nimport _ \""+module+"/"+other+"\"")
+			require.Len(t, found, 1, "%s imports %s", pkg, other)
+			require.Contains(t, found[0], "layers: ")
 		}
 	}
 	for rule := range rules {

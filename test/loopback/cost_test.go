@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )

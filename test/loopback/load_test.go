@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
 )
 
 const (

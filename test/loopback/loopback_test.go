@@ -9,8 +9,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/elevisor/elevisor/virtqueue"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -71,19 +71,19 @@ func (m *machine) checkImage(path string) {
 	}
 }
 
-func variants(t *testing.T, f func(t *testing.T, d serve.Disk, o guest.Options)) {
-	for name, set := range map[string]func(d *serve.Disk, o *guest.Options){
-		"defaults":      func(*serve.Disk, *guest.Options) {},
-		"direct":        func(d *serve.Disk, _ *guest.Options) { d.Cache = backend.CacheNone },
-		"write-through": func(d *serve.Disk, _ *guest.Options) { d.Cache = backend.CacheWritethrough },
-		"threads":       func(d *serve.Disk, _ *guest.Options) { d.AIO = backend.AIOThreads },
-		"no event idx": func(_ *serve.Disk, o *guest.Options) {
+func variants(t *testing.T, f func(t *testing.T, d daemon.Disk, o guest.Options)) {
+	for name, set := range map[string]func(d *daemon.Disk, o *guest.Options){
+		"defaults":      func(*daemon.Disk, *guest.Options) {},
+		"direct":        func(d *daemon.Disk, _ *guest.Options) { d.Cache = backend.CacheNone },
+		"write-through": func(d *daemon.Disk, _ *guest.Options) { d.Cache = backend.CacheWritethrough },
+		"threads":       func(d *daemon.Disk, _ *guest.Options) { d.AIO = backend.AIOThreads },
+		"no event idx": func(_ *daemon.Disk, o *guest.Options) {
 			o.Features = guest.DefaultFeatures &^ virtqueue.FeatureEventIdx
 		},
-		"no indirect, small ring": func(_ *serve.Disk, o *guest.Options) {
+		"no indirect, small ring": func(_ *daemon.Disk, o *guest.Options) {
 			o.Features, o.QueueSize, o.Depth = guest.DefaultFeatures&^virtqueue.FeatureIndirect, 16, 5
 		},
-		"polling driver": func(_ *serve.Disk, o *guest.Options) { o.Poll = true },
+		"polling driver": func(_ *daemon.Disk, o *guest.Options) { o.Poll = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, o := disk(t, diskBlocks*block), guest.Options{Depth: 32}
@@ -94,7 +94,7 @@ func variants(t *testing.T, f func(t *testing.T, d serve.Disk, o guest.Options))
 }
 
 func TestLoad(t *testing.T) {
-	variants(t, func(t *testing.T, d serve.Disk, o guest.Options) {
+	variants(t, func(t *testing.T, d daemon.Disk, o guest.Options) {
 		startServer(t, d)
 		m := boot(t, d.Socket, o)
 		time.Sleep(300 * time.Millisecond)
@@ -142,7 +142,7 @@ func inflight(t *testing.T, g *guest.Guest) (n int) {
 // A front-end that closes its socket in mid-I/O and comes again at once, to a
 // server that lives.
 func TestDisconnectAndReturn(t *testing.T) {
-	variants(t, func(t *testing.T, d serve.Disk, o guest.Options) {
+	variants(t, func(t *testing.T, d daemon.Disk, o guest.Options) {
 		startServer(t, d)
 		m := boot(t, d.Socket, o)
 		for range 10 {
@@ -157,7 +157,7 @@ func TestDisconnectAndReturn(t *testing.T) {
 // Rings are stopped and started under load, as a VM that is paused does; the
 // answer to GET_VRING_BASE is where the ring goes on.
 func TestStopAndResume(t *testing.T) {
-	variants(t, func(t *testing.T, d serve.Disk, o guest.Options) {
+	variants(t, func(t *testing.T, d daemon.Disk, o guest.Options) {
 		startServer(t, d)
 		m := boot(t, d.Socket, o)
 		for range 10 {
@@ -194,7 +194,7 @@ func TestLock(t *testing.T) {
 	d := disk(t, diskBlocks*block)
 	startServer(t, d)
 	m := boot(t, d.Socket, guest.Options{Depth: 4})
-	_, err := serve.Open([]serve.Disk{{ID: "second", Path: d.Path, Socket: d.Socket + "2"}}, nil, zap.NewNop())
+	_, err := daemon.Open([]daemon.Disk{{ID: "second", Path: d.Path, Socket: d.Socket + "2"}}, nil, zap.NewNop())
 	require.ErrorIs(t, err, backend.ErrLocked)
 	require.ErrorContains(t, err, d.Path)
 	m.rest(d.Path)

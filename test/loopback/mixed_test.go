@@ -10,8 +10,8 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 )
@@ -225,21 +225,21 @@ func TestMixedLoadIsRight(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		set    func(d *serve.Disk)
-		domain serve.Domain
+		set    func(d *daemon.Disk)
+		domain daemon.Domain
 		change bool
 	}{
-		{"direct, switching", func(d *serve.Disk) { d.Cache = backend.CacheNone }, serve.Domain{QueueDepth: 3}, true},
-		{"direct of 4096, switching", func(d *serve.Disk) { d.Cache, d.LogicalBlock = backend.CacheNone, 4096 }, serve.Domain{QueueDepth: 3}, true},
-		{"cached, switching", func(d *serve.Disk) {}, serve.Domain{QueueDepth: 3}, true},
-		{"threads, switching", func(d *serve.Disk) { d.AIO, d.Cache = backend.AIOThreads, backend.CacheNone }, serve.Domain{QueueDepth: 3}, true},
-		{"through, deadline", func(d *serve.Disk) { d.Cache = backend.CacheDirectsync }, serve.Domain{Scheduler: "deadline", QueueDepth: 4}, false},
-		{"direct, three loops", func(d *serve.Disk) { d.Cache = backend.CacheNone }, serve.Domain{Scheduler: "none", Workers: 3, QueueDepth: 2}, false},
-		{"threads, three loops", func(d *serve.Disk) { d.AIO = backend.AIOThreads }, serve.Domain{Scheduler: "none", Workers: 3, QueueDepth: 2}, false},
+		{"direct, switching", func(d *daemon.Disk) { d.Cache = backend.CacheNone }, daemon.Domain{QueueDepth: 3}, true},
+		{"direct of 4096, switching", func(d *daemon.Disk) { d.Cache, d.LogicalBlock = backend.CacheNone, 4096 }, daemon.Domain{QueueDepth: 3}, true},
+		{"cached, switching", func(d *daemon.Disk) {}, daemon.Domain{QueueDepth: 3}, true},
+		{"threads, switching", func(d *daemon.Disk) { d.AIO, d.Cache = backend.AIOThreads, backend.CacheNone }, daemon.Domain{QueueDepth: 3}, true},
+		{"through, deadline", func(d *daemon.Disk) { d.Cache = backend.CacheDirectsync }, daemon.Domain{Scheduler: "deadline", QueueDepth: 4}, false},
+		{"direct, three loops", func(d *daemon.Disk) { d.Cache = backend.CacheNone }, daemon.Domain{Scheduler: "none", Workers: 3, QueueDepth: 2}, false},
+		{"threads, three loops", func(d *daemon.Disk) { d.AIO = backend.AIOThreads }, daemon.Domain{Scheduler: "none", Workers: 3, QueueDepth: 2}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			base := disk(t, 2*2*window*512+512)
-			var disks []serve.Disk
+			var disks []daemon.Disk
 			for i := range 2 { // two guests, windows adjoin; the second ends with the image
 				d := base
 				d.ID, d.Domain, d.DiscardSeg, d.Socket = fmt.Sprint("d", i), "x", 3, base.Socket+fmt.Sprint(i)
@@ -316,14 +316,14 @@ func TestKillUnderSchedulers(t *testing.T) {
 	for _, scheduler := range sched.Names {
 		t.Run(scheduler, func(t *testing.T) {
 			base := disk(t, 2*2*window*512)
-			var disks []serve.Disk
+			var disks []daemon.Disk
 			for i := range 2 {
 				d := base
 				d.ID, d.Domain, d.DiscardSeg, d.Socket = fmt.Sprint("d", i), "x", 3, base.Socket+fmt.Sprint(i)
 				d.Offset, d.Size, d.Slow = int64(i)*2*window*512, 2*window*512, backend.RateOptions{IOPS: 3000}
 				disks = append(disks, d)
 			}
-			domain := serve.Domain{ID: "x", Scheduler: scheduler, QueueDepth: 2}
+			domain := daemon.Domain{ID: "x", Scheduler: scheduler, QueueDepth: 2}
 			s := startDomains(t, disks, domain)
 			stop := make(chan struct{})
 			var all []*mix

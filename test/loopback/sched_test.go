@@ -12,16 +12,16 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
 
 // serveHere serves disks in this process until the test ends.
-func serveHere(t *testing.T, disks []serve.Disk, domains ...serve.Domain) *serve.Daemon {
-	d, err := serve.Open(disks, domains, zap.NewNop())
+func serveHere(t *testing.T, disks []daemon.Disk, domains ...daemon.Domain) *daemon.Daemon {
+	d, err := daemon.Open(disks, domains, zap.NewNop())
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -34,8 +34,8 @@ func serveHere(t *testing.T, disks []serve.Disk, domains ...serve.Domain) *serve
 }
 
 // slow is a disk in memory as slow as a rotational one at random I/O, in domain "d".
-func slow(t *testing.T, size string, iops uint64) serve.Disk {
-	return serve.Disk{
+func slow(t *testing.T, size string, iops uint64) daemon.Disk {
+	return daemon.Disk{
 		ID: "d", Path: "mem:?size=" + size, Socket: filepath.Join(t.TempDir(), "d.sock"), NumQueues: 4,
 		Domain: "d", Slow: backend.RateOptions{IOPS: iops},
 	}
@@ -101,7 +101,7 @@ func fillBlock(p []byte, b int, contents bool) {
 }
 
 // writeRate is the merge rate of the domain's writes: merged / (merged + dispatched).
-func writeRate(t *testing.T, d *serve.Daemon) float64 {
+func writeRate(t *testing.T, d *daemon.Daemon) float64 {
 	s, err := d.DomainStats("d")
 	require.NoError(t, err)
 	w := s.Op[blk.OpWrite]
@@ -123,7 +123,7 @@ func TestMergeRates(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s, %d streams", c.scheduler, c.streams), func(t *testing.T) {
 			disk := slow(t, "64M", 2000)
-			d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: c.scheduler, QueueDepth: 4})
+			d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{ID: "d", Scheduler: c.scheduler, QueueDepth: 4})
 			g := connect(t, disk.Socket, guest.Options{Queues: 1, QueueSize: 256, Depth: c.streams * c.depth})
 			s := &streams{t: t, q: g.Queues()[0], n: c.streams, each: 4096 / c.streams}
 			s.pass(blk.OpWrite)
@@ -145,14 +145,14 @@ func TestTwoVMsOneImage(t *testing.T) {
 			path := filepath.Join(dir, "img")
 			const window = 64 * block
 			require.NoError(t, os.WriteFile(path, make([]byte, 2*window+gap), 0o600))
-			var disks []serve.Disk
+			var disks []daemon.Disk
 			for i := range int64(2) {
-				disks = append(disks, serve.Disk{
+				disks = append(disks, daemon.Disk{
 					ID: fmt.Sprint("vm", i), Path: path, Socket: filepath.Join(dir, fmt.Sprint(i)), Domain: "d",
 					Offset: i * (window + gap), Size: window, Slow: backend.RateOptions{IOPS: 500},
 				})
 			}
-			d := serveHere(t, disks, serve.Domain{ID: "d", Scheduler: "deadline", QueueDepth: 1})
+			d := serveHere(t, disks, daemon.Domain{ID: "d", Scheduler: "deadline", QueueDepth: 1})
 			var gs [2]*guest.Guest
 			for i := range gs {
 				gs[i] = connect(t, disks[i].Socket, guest.Options{Depth: 64})
@@ -215,7 +215,7 @@ func finish(t *testing.T, q *guest.Queue, n int) {
 func TestLiveSwitches(t *testing.T) {
 	const switches, pairMin = 1000, 20
 	disk := slow(t, "8M", 20_000)
-	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: "none", QueueDepth: 4})
+	d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{ID: "d", Scheduler: "none", QueueDepth: 4})
 	m := boot(t, disk.Socket, guest.Options{Depth: 64})
 	require.Len(t, m.loads, 4)
 	names := sched.Names
@@ -264,7 +264,7 @@ func TestLiveSwitches(t *testing.T) {
 // still connecting: the race with which blk-mq's schedulers were born.
 func TestSwitchWhileConnecting(t *testing.T) {
 	disk := slow(t, "8M", 0)
-	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d"})
+	d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{ID: "d"})
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -309,9 +309,9 @@ func TestStopUnderLongSlice(t *testing.T) {
 // was stopped.
 func stopUnderLongSlice(t *testing.T) bool {
 	disk := slow(t, "8M", 3)
-	d := serveHere(t, []serve.Disk{disk}, serve.Domain{
+	d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{
 		ID: "d", Scheduler: "timeslice", QueueDepth: 1,
-		Knobs: []serve.Knob{{Key: "time_slice_us", Value: "10000000"}},
+		Knobs: []daemon.Knob{{Key: "time_slice_us", Value: "10000000"}},
 	})
 	g := connect(t, disk.Socket, guest.Options{Depth: 16})
 	taken := func(n int) { // what is still in the ring when it stops stays there
@@ -361,7 +361,7 @@ func TestGatherWorkers(t *testing.T) {
 			for range 5 {
 				d := disk(t, diskBlocks*block)
 				d.NumQueues, d.Domain, d.AIO = 4, "d", aio
-				daemon := serveHere(t, []serve.Disk{d}, serve.Domain{ID: "d", Scheduler: "none", Workers: 3})
+				daemon := serveHere(t, []daemon.Disk{d}, daemon.Domain{ID: "d", Scheduler: "none", Workers: 3})
 				m := boot(t, d.Socket, guest.Options{Depth: 32})
 				time.Sleep(50 * time.Millisecond)
 				_, err := daemon.Switch("d", "deadline")
@@ -386,7 +386,7 @@ func TestGatherWorkers(t *testing.T) {
 // the queues have counted.
 func TestWorkersMerge(t *testing.T) {
 	disk := slow(t, "8M", 20_000)
-	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: "none", Workers: 2, QueueDepth: 1})
+	d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{ID: "d", Scheduler: "none", Workers: 2, QueueDepth: 1})
 	g := connect(t, disk.Socket, guest.Options{Depth: 64})
 	for range 20 {
 		for b := range 64 {

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -29,7 +29,7 @@ const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(asServer); spec != "" {
-		if err := daemon(spec); err != nil {
+		if err := serve(spec); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -40,11 +40,11 @@ func TestMain(m *testing.M) {
 
 // served is what a daemon is told.
 type served struct {
-	Disks   []serve.Disk
-	Domains []serve.Domain
+	Disks   []daemon.Disk
+	Domains []daemon.Domain
 }
 
-func daemon(spec string) error {
+func serve(spec string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
 	var o served
@@ -55,7 +55,7 @@ func daemon(spec string) error {
 	if err != nil {
 		return err
 	}
-	d, err := serve.Open(o.Disks, o.Domains, log)
+	d, err := daemon.Open(o.Disks, o.Domains, log)
 	if err != nil {
 		return err
 	}
@@ -69,11 +69,11 @@ type server struct {
 }
 
 // startServer starts a daemon and waits until its sockets are there.
-func startServer(t *testing.T, disks ...serve.Disk) *server {
+func startServer(t *testing.T, disks ...daemon.Disk) *server {
 	return startDomains(t, disks)
 }
 
-func startDomains(t *testing.T, disks []serve.Disk, domains ...serve.Domain) *server {
+func startDomains(t *testing.T, disks []daemon.Disk, domains ...daemon.Domain) *server {
 	spec, err := json.Marshal(served{disks, domains})
 	require.NoError(t, err)
 	s := &server{t: t, cmd: exec.Command(os.Args[0])}
@@ -94,9 +94,9 @@ func (s *server) kill() {
 }
 
 // disk is a file of size bytes and a socket path.
-func disk(t *testing.T, size int64) serve.Disk {
+func disk(t *testing.T, size int64) daemon.Disk {
 	dir := t.TempDir()
-	d := serve.Disk{ID: "d", Path: filepath.Join(dir, "d.img"), Socket: filepath.Join(dir, "d.sock"), NumQueues: 2}
+	d := daemon.Disk{ID: "d", Path: filepath.Join(dir, "d.img"), Socket: filepath.Join(dir, "d.sock"), NumQueues: 2}
 	f, err := os.Create(d.Path)
 	require.NoError(t, err)
 	require.NoError(t, f.Truncate(size))

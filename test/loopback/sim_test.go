@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/daemon/ctl"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -20,10 +20,10 @@ func TestSimulatedDrive(t *testing.T) {
 	for _, aio := range []string{"auto", "threads"} {
 		t.Run(aio, func(t *testing.T) {
 			file := disk(t, diskBlocks*block)
-			d, err := serve.ParseDisk("path=sim:hdd,id=d,preset=hd155ui,seed=7,num-queues=2,aio=" + aio +
+			d, err := daemon.ParseDisk("path=sim:hdd,id=d,preset=hd155ui,seed=7,num-queues=2,aio=" + aio +
 				",backing-file=" + file.Path + ",socket=" + file.Socket)
 			require.NoError(t, err)
-			daemon := serveHere(t, []serve.Disk{d})
+			daemon := serveHere(t, []daemon.Disk{d})
 			require.Equal(t, "timeslice", daemon.List()[0].Scheduler)
 			require.Equal(t, "simulated drive hd155ui is rotational", daemon.List()[0].Reason)
 			require.Equal(t, "sim", daemon.List()[0].Engine)
@@ -53,9 +53,9 @@ func TestSimulatedDrive(t *testing.T) {
 // nothing else.
 func TestSimulatedDrive_windows(t *testing.T) {
 	dir := t.TempDir()
-	var disks []serve.Disk
+	var disks []daemon.Disk
 	for _, words := range []string{"id=a,size=8M", "id=b,offset=8M,record=on"} {
-		d, err := serve.ParseDisk("path=sim:hdd?preset=hd155ui&size=16M&drive=one,num-queues=2," + words + ",socket=" + filepath.Join(dir, words[3:4]))
+		d, err := daemon.ParseDisk("path=sim:hdd?preset=hd155ui&size=16M&drive=one,num-queues=2," + words + ",socket=" + filepath.Join(dir, words[3:4]))
 		require.NoError(t, err)
 		disks = append(disks, d)
 	}
@@ -102,9 +102,9 @@ func TestSimulatedDrive_windows(t *testing.T) {
 
 // What was not asked for is not recorded, and whoever wants it is told the word.
 func TestRecord_off(t *testing.T) {
-	d, err := serve.ParseDisk("path=null:size=1M,id=d,record=off,socket=" + filepath.Join(t.TempDir(), "s"))
+	d, err := daemon.ParseDisk("path=null:size=1M,id=d,record=off,socket=" + filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
-	daemon := serveHere(t, []serve.Disk{d})
+	daemon := serveHere(t, []daemon.Disk{d})
 	require.Nil(t, daemon.Stat()[0].Recorded)
 	require.ErrorContains(t, daemon.Trace("d", 1), "nothing is recorded of disk d: it was opened without record=on")
 	_, err = daemon.Traced("x")
@@ -113,8 +113,8 @@ func TestRecord_off(t *testing.T) {
 
 // A drive has one queue: a domain of several loops is refused.
 func TestSimulatedDrive_workers(t *testing.T) {
-	d, err := serve.ParseDisk("path=sim:hdd,size=1M,domain=x,socket=" + filepath.Join(t.TempDir(), "s"))
+	d, err := daemon.ParseDisk("path=sim:hdd,size=1M,domain=x,socket=" + filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
-	_, err = serve.Open([]serve.Disk{d}, []serve.Domain{{ID: "x", Scheduler: "none", Workers: 2}}, zap.NewNop())
+	_, err = daemon.Open([]daemon.Disk{d}, []daemon.Domain{{ID: "x", Scheduler: "none", Workers: 2}}, zap.NewNop())
 	require.ErrorContains(t, err, "cannot be served by more than one worker")
 }

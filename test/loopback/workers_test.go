@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,7 +14,7 @@ import (
 // merge adds up, and a knob can be set under load. (Run with -race.)
 func TestWorkersShareNoCounts(t *testing.T) {
 	disk := slow(t, "64M", 4000)
-	d := serveHere(t, []serve.Disk{disk}, serve.Domain{ID: "d", Scheduler: "none", Workers: 2, QueueDepth: 1})
+	d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{ID: "d", Scheduler: "none", Workers: 2, QueueDepth: 1})
 	g := connect(t, disk.Socket, guest.Options{Queues: 4, QueueSize: 256, Depth: 64})
 	var ended [4]chan struct{}
 	for i, q := range g.Queues() {

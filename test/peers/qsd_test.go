@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/vhost"
 )
 
@@ -79,7 +79,7 @@ func connect(t *testing.T, p *peer, o guest.Options) *guest.Guest {
 	return g
 }
 
-func queues(g *guest.Guest) (qs []bench.Queue) {
+func queues(g *guest.Guest) (qs []load.Queue) {
 	for _, q := range g.Queues() {
 		qs = append(qs, q)
 	}
@@ -89,7 +89,7 @@ func queues(g *guest.Guest) (qs []bench.Queue) {
 func TestBenchEveryWorkload(t *testing.T) {
 	for jobs := 1; jobs <= 2; jobs++ {
 		p := startPeer(t, jobs)
-		for _, rw := range []bench.RW{bench.Read, bench.Write, bench.RandRead, bench.RandWrite, bench.ReadWrite, bench.RandReadWrite} {
+		for _, rw := range []load.RW{load.Read, load.Write, load.RandRead, load.RandWrite, load.ReadWrite, load.RandReadWrite} {
 			for _, o := range []guest.Options{
 				{QueueSize: 64, MaxIO: 16384, Segments: 4},
 				{QueueSize: 64, MaxIO: 16384, Segments: 4, Features: guest.DefaultFeatures &^ (1<<28 | 1<<29)},
@@ -102,9 +102,9 @@ func TestBenchEveryWorkload(t *testing.T) {
 	}
 }
 
-func runBench(t *testing.T, p *peer, o guest.Options, jobs int, rw bench.RW) {
+func runBench(t *testing.T, p *peer, o guest.Options, jobs int, rw load.RW) {
 	g := connect(t, p, o)
-	res, err := bench.Run(context.Background(), g.Config().Capacity, queues(g), bench.Options{
+	res, err := load.Run(context.Background(), g.Config().Capacity, queues(g), load.Options{
 		RW: rw, MixRead: 50, BlockSize: 16384, Depth: 16, Jobs: jobs, Segments: 4, Verify: true, Seed: 7,
 		IOSize: imageSize / int64(jobs) * 3 / 2,
 	})
@@ -113,7 +113,7 @@ func runBench(t *testing.T, p *peer, o guest.Options, jobs int, rw bench.RW) {
 	assert.Empty(t, total.Failures)
 	assert.Zero(t, total.Errno)
 	assert.Equal(t, uint64(imageSize/16384*3/2), total.Reads().IOs+total.Writes().IOs)
-	if rw == bench.Write || rw == bench.RandWrite {
+	if rw == load.Write || rw == load.RandWrite {
 		assert.Equal(t, uint64(imageSize/16384), total.Verified, "all was written once, half of it twice")
 	}
 	assert.NoError(t, g.Memory().Intact())
@@ -123,7 +123,7 @@ func runBench(t *testing.T, p *peer, o guest.Options, jobs int, rw bench.RW) {
 // with: no acknowledgements, the memory table in one message.
 func TestMinimalProtocol(t *testing.T) {
 	p := startPeer(t, 2)
-	runBench(t, p, guest.Options{QueueSize: 64, MaxIO: 16384, Segments: 4, Protocol: vhost.ProtocolMQ | vhost.ProtocolConfig}, 2, bench.RandReadWrite)
+	runBench(t, p, guest.Options{QueueSize: 64, MaxIO: 16384, Segments: 4, Protocol: vhost.ProtocolMQ | vhost.ProtocolConfig}, 2, load.RandReadWrite)
 }
 
 func TestStopAndResume(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/expt"
-	world "github.com/elevisor/elevisor/internal/expt/qemu"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
+	world "github.com/elevisor/elevisor/lab/worlds/qemu"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,16 +24,16 @@ func TestCompare(t *testing.T) {
 	w, err := world.New(world.Options{Program: qemuProgram(), Slow: backend.RateOptions{IOPS: 400}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
-	cell := expt.Cell{
-		Guest: expt.Scheduler{Name: "deadline", Knobs: []expt.Knob{{Key: "read_expire", Value: "700"}}}, Host: expt.Scheduler{Name: "none"},
+	cell := plan.Cell{
+		Guest: plan.Scheduler{Name: "deadline", Knobs: []plan.Knob{{Key: "read_expire", Value: "700"}}}, Host: plan.Scheduler{Name: "none"},
 		VMs: 1, Queues: 2, QSize: 8,
-		Workload: jobs.Workload{Name: "sequential", Jobs: []jobs.Job{
+		Workload: fio.Workload{Name: "sequential", Jobs: []fio.Job{
 			{Name: "seq", RW: "read", BS: 4096, IODepth: 32, Size: 32 << 20, Runtime: 2 * time.Second, TimeBased: true, Direct: true},
 		}},
 	}
 	other := cell
 	other.Host.Name = "deadline"
-	p := &expt.Plan{World: "qemu", Disk: "mem:?size=64M", Cells: []expt.Cell{cell, other}, Repeats: 1}
+	p := &plan.Plan{World: "qemu", Disk: "mem:?size=64M", Cells: []plan.Cell{cell, other}, Repeats: 1}
 	require.NoError(t, w.Check(p))
 	for _, c := range p.Cells {
 		o := compared(t, w, p, c)
@@ -46,13 +46,13 @@ func TestCompare(t *testing.T) {
 	require.NotEmpty(t, env["guest_kernel"])
 
 	flushes := cell
-	flushes.Workload.Jobs = []jobs.Job{flushes.Workload.Jobs[0]}
+	flushes.Workload.Jobs = []fio.Job{flushes.Workload.Jobs[0]}
 	flushes.Workload.Jobs[0].RW, flushes.Workload.Jobs[0].Fsync = "write", 4
 	compared(t, w, p, flushes)
 
 	two := cell
-	two.Guest, two.VMs = expt.Scheduler{Name: "none"}, 2
-	two.Workload.Jobs = []jobs.Job{two.Workload.Jobs[0]}
+	two.Guest, two.VMs = plan.Scheduler{Name: "none"}, 2
+	two.Workload.Jobs = []fio.Job{two.Workload.Jobs[0]}
 	two.Workload.Jobs[0].Ramp = 500 * time.Millisecond
 	two.Workload.Jobs[0].Size = 16 << 20
 	o := compared(t, w, p, two)
@@ -62,10 +62,10 @@ func TestCompare(t *testing.T) {
 }
 
 // compared runs a cell once, and wants all counts to agree.
-func compared(t *testing.T, w expt.World, p *expt.Plan, c expt.Cell) *expt.Outcome {
+func compared(t *testing.T, w plan.World, p *plan.Plan, c plan.Cell) *plan.Outcome {
 	t.Helper()
 	start := time.Now()
-	o, err := w.Run(t.Context(), expt.Spec{Cell: c, Disk: p.Disk, Seed: 7, Stream: func(line string) { t.Log(line) }})
+	o, err := w.Run(t.Context(), plan.Spec{Cell: c, Disk: p.Disk, Seed: 7, Stream: func(line string) { t.Log(line) }})
 	require.NoError(t, err)
 	t.Logf("[%.1f s] guest %+v, host %+v, disk %+v, read %.0f IOPS, p50 %.0f us, p99 %.0f us; %v",
 		time.Since(start).Seconds(), o.Guest, o.Host, o.Disk, o.Read.IOPS, o.Read.P50, o.Read.P99, o.Warnings)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/stretchr/testify/require"
 )
 

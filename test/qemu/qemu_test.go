@@ -2,7 +2,7 @@
 // disk of ours, and lets the guest be the judge: does it see what was configured,
 // does it get back what it wrote, does it go on when the server dies?
 //
-// The guest is made by internal/vm. Two environment variables change what
+// The guest is made by qemu/vm. Two environment variables change what
 // is tested:
 //
 //	ELEVISOR_TEST_SERVER=qemu-storage-daemon   the peer serves: a failure then is the test's own
@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/stretchr/testify/require"
 )
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/elevisor/elevisor/internal/report"
-	"github.com/elevisor/elevisor/internal/report/reporttest"
+	"github.com/elevisor/elevisor/lab/report"
+	"github.com/elevisor/elevisor/lab/report/reporttest"
 )
 
 // window is the width that a report has to fit.

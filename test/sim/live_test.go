@@ -15,10 +15,10 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/serve"
-	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/virtual"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -36,25 +36,25 @@ var counts = []int{1, 2, 8}
 // setups are the schedulers, with a flow for each reader's queue.
 var setups = []struct {
 	scheduler string
-	knobs     []sim.Knob
+	knobs     []virtual.Knob
 }{
 	{"none", nil},
-	{"timeslice", []sim.Knob{{Key: "slice_by", Value: "queue"}}},
+	{"timeslice", []virtual.Knob{{Key: "slice_by", Value: "queue"}}},
 	{"cfq", nil},
 }
 
 // readers is n sequential readers at depth 1.
-func readers(n int, length time.Duration) bench.Options {
-	return bench.Options{
-		RW: bench.Read, BlockSize: 4096, Depth: 1, Jobs: n, Size: file, Increment: file, TimeBased: true,
+func readers(n int, length time.Duration) load.Options {
+	return load.Options{
+		RW: load.Read, BlockSize: 4096, Depth: 1, Jobs: n, Size: file, Increment: file, TimeBased: true,
 		RampTime: 300 * time.Millisecond, Runtime: length, Seed: 1,
 	}
 }
 
 // iops is of all jobs together, by the time that was asked for.
-func iops(jobs []bench.JobResult, length time.Duration) float64 {
-	total := bench.Total(jobs)
-	return float64(total.Stats[bench.Reading].IOs) / length.Seconds()
+func iops(jobs []load.JobResult, length time.Duration) float64 {
+	total := load.Total(jobs)
+	return float64(total.Stats[load.Reading].IOs) / length.Seconds()
 }
 
 // outcome is what n readers reached.
@@ -66,13 +66,13 @@ type outcome struct {
 }
 
 // live serves the drive to the built-in guest.
-func live(t *testing.T, scheduler string, knobs []sim.Knob, n int, length time.Duration) outcome {
-	domain := serve.Domain{ID: "d", Scheduler: scheduler, QueueDepth: depth}
+func live(t *testing.T, scheduler string, knobs []virtual.Knob, n int, length time.Duration) outcome {
+	domain := daemon.Domain{ID: "d", Scheduler: scheduler, QueueDepth: depth}
 	for _, k := range knobs {
-		domain.Knobs = append(domain.Knobs, serve.Knob(k))
+		domain.Knobs = append(domain.Knobs, daemon.Knob(k))
 	}
-	disk := serve.Disk{ID: "d", Path: drive, Socket: filepath.Join(t.TempDir(), "d.sock"), NumQueues: n, Domain: "d", Record: true}
-	daemon, err := serve.Open([]serve.Disk{disk}, []serve.Domain{domain}, zap.NewNop())
+	disk := daemon.Disk{ID: "d", Path: drive, Socket: filepath.Join(t.TempDir(), "d.sock"), NumQueues: n, Domain: "d", Record: true}
+	daemon, err := daemon.Open([]daemon.Disk{disk}, []daemon.Domain{domain}, zap.NewNop())
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -84,12 +84,12 @@ func live(t *testing.T, scheduler string, knobs []sim.Knob, n int, length time.D
 	g, err := guest.Start(disk.Socket, guest.Options{Queues: n, Depth: 1})
 	require.NoError(t, err)
 	defer g.Close()
-	var queues []bench.Queue
+	var queues []load.Queue
 	for _, q := range g.Queues() {
 		queues = append(queues, q)
 	}
 	require.NoError(t, daemon.Trace("d", traced))
-	res, err := bench.Run(t.Context(), g.Config().Capacity, queues, readers(n, length))
+	res, err := load.Run(t.Context(), g.Config().Capacity, queues, readers(n, length))
 	require.NoError(t, err)
 	kept, err := daemon.Traced("d")
 	require.NoError(t, err)
@@ -119,16 +119,16 @@ func hostTime(kept []backend.Access) time.Duration {
 	return sum / time.Duration(max(n, 1))
 }
 
-// virtual runs the same in virtual time, where the host takes so long between a
+// inVirtualTime runs the same in virtual time, where the host takes so long between a
 // completion and the next request.
-func virtual(t *testing.T, scheduler string, knobs []sim.Knob, n int, length, host time.Duration) float64 {
+func inVirtualTime(t *testing.T, scheduler string, knobs []virtual.Knob, n int, length, host time.Duration) float64 {
 	img, err := backend.Open(drive, backend.Options{})
 	require.NoError(t, err)
 	defer img.Close()
-	res, err := sim.Run(sim.Options{
+	res, err := virtual.Run(virtual.Options{
 		Image: img, Scheduler: scheduler, Knobs: knobs, QueueDepth: depth, Seed: 1,
-		VMs:   []sim.VM{{NumQueues: n, Jobs: []sim.Job{{Options: readers(n, length)}}}},
-		Costs: sim.Costs{PerRead: host, Jitter: sim.DefaultJitter},
+		VMs:   []virtual.VM{{NumQueues: n, Jobs: []virtual.Job{{Options: readers(n, length)}}}},
+		Costs: virtual.Costs{PerRead: host, Jitter: virtual.DefaultJitter},
 	})
 	require.NoError(t, err)
 	return iops(res.Results, length)
@@ -180,7 +180,7 @@ func TestLiveFollowsVirtualTime(t *testing.T) {
 		var base, baseLive float64
 		for _, s := range setups {
 			l := median(reached[key(s.scheduler, n)], func(o outcome) float64 { return o.iops })
-			v, by := virtual(t, s.scheduler, s.knobs, n, length, hosts[n]), virtual(t, s.scheduler, s.knobs, n, length, all)
+			v, by := inVirtualTime(t, s.scheduler, s.knobs, n, length, hosts[n]), inVirtualTime(t, s.scheduler, s.knobs, n, length, all)
 			if s.scheduler == "none" {
 				base, baseLive = by, l
 			}

@@ -9,14 +9,14 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // Shape is how much to make up.
 type Shape struct {
 	Guests, Hosts []string
-	Workloads     []jobs.Workload
+	Workloads     []fio.Workload
 	Repeats       int
 	VMs           int
 	Trace         int // requests a cell
@@ -29,21 +29,21 @@ func Full() Shape {
 	return Shape{
 		Guests:    []string{"none", "mq-deadline", "bfq"},
 		Hosts:     []string{"none", "deadline", "timeslice", "cfq", "bfq"},
-		Workloads: []jobs.Workload{linear(), mixed()},
+		Workloads: []fio.Workload{linear(), mixed()},
 		Repeats:   10, VMs: 2, Trace: 2000, Factor: 1, Seed: 7,
 	}
 }
 
-func linear() jobs.Workload {
-	return jobs.Workload{Name: "linear4k-read-8", Jobs: []jobs.Job{{
+func linear() fio.Workload {
+	return fio.Workload{Name: "linear4k-read-8", Jobs: []fio.Job{{
 		Name: "linear", RW: "read", BS: 4096, IODepth: 1, NumJobs: 8, Size: 5 << 30, OffsetIncrement: 5 << 30,
 		Runtime: 4 * time.Second, Ramp: time.Second, TimeBased: true, Direct: true,
 	}}}
 }
 
-func mixed() jobs.Workload {
-	return jobs.Workload{Name: "randrw-70", Jobs: []jobs.Job{{
-		Name: "mixed", RW: "randrw", BSSplit: []jobs.Split{{BS: 4096, Percent: 60}, {BS: 65536, Percent: 40}}, IODepth: 16, Batch: 8,
+func mixed() fio.Workload {
+	return fio.Workload{Name: "randrw-70", Jobs: []fio.Job{{
+		Name: "mixed", RW: "randrw", BSSplit: []fio.Split{{BS: 4096, Percent: 60}, {BS: 65536, Percent: 40}}, IODepth: 16, Batch: 8,
 		NumJobs: 2, Size: 10 << 30, MixRead: 70, Runtime: 4 * time.Second, TimeBased: true, Direct: true,
 	}}}
 }
@@ -51,7 +51,7 @@ func mixed() jobs.Workload {
 // gain is how much faster a scheduler makes a workload, made up.
 var gain = map[string]float64{"none": 1, "deadline": 1.32, "mq-deadline": 1.18, "timeslice": 2.9, "cfq": 2.35, "bfq": 1.004}
 
-func gainOf(s expt.Scheduler) float64 {
+func gainOf(s plan.Scheduler) float64 {
 	if g, ok := gain[s.Name]; ok {
 		return g
 	}
@@ -59,20 +59,20 @@ func gainOf(s expt.Scheduler) float64 {
 }
 
 // Results makes results of this shape up; the same shape gives the same.
-func Results(s Shape) *expt.Results {
-	r := &expt.Results{
+func Results(s Shape) *plan.Results {
+	r := &plan.Results{
 		Format: 1, Version: "0.4.0-synthetic",
-		Command: []string{"elevisor", "compare", "--world", "sim", "--guest", "none,mq-deadline,bfq", "--host", "none,deadline,timeslice,cfq,bfq",
+		Command: []string{"elevisor-lab", "compare", "--world", "sim", "--guest", "none,mq-deadline,bfq", "--host", "none,deadline,timeslice,cfq,bfq",
 			"--preset", "linear4k", "--repeats", fmt.Sprint(s.Repeats)},
 		Environment: map[string]string{"cpu": "2 x synthetic", "kernel": "6.18.0", "governor": "unknown", "go": "go1.26"},
 		Notes: []string{"These figures are made up and show nothing.",
 			"The guest's scheduler is the same code in the guest's place; time is virtual and no CPU costs anything."},
-		Plan: expt.Plan{World: "sim", Disk: "sim:generic7200", Repeats: s.Repeats, Seed: s.Seed, BaseGuest: "none", BaseHost: "none"},
+		Plan: plan.Plan{World: "sim", Disk: "sim:generic7200", Repeats: s.Repeats, Seed: s.Seed, BaseGuest: "none", BaseHost: "none"},
 	}
 	for _, w := range s.Workloads {
 		for _, g := range s.Guests {
 			for _, h := range s.Hosts {
-				r.Plan.Cells = append(r.Plan.Cells, expt.Cell{Guest: expt.Scheduler{Name: g}, Host: expt.Scheduler{Name: h},
+				r.Plan.Cells = append(r.Plan.Cells, plan.Cell{Guest: plan.Scheduler{Name: g}, Host: plan.Scheduler{Name: h},
 					Workload: w, VMs: s.VMs, Queues: 2, QSize: 128})
 			}
 		}
@@ -86,7 +86,7 @@ func Results(s Shape) *expt.Results {
 				trace = s.Trace
 			}
 			o := outcome(rng, &r.Plan.Cells[i], s.Factor*common*math.Exp(0.01*rng.NormFloat64()), trace)
-			r.Runs = append(r.Runs, expt.Run{Cell: i, Block: block, Order: len(r.Runs), Seed: s.Seed + uint64(block), Outcome: o})
+			r.Runs = append(r.Runs, plan.Run{Cell: i, Block: block, Order: len(r.Runs), Seed: s.Seed + uint64(block), Outcome: o})
 		}
 	}
 	r.Summary = summary(r)
@@ -94,21 +94,21 @@ func Results(s Shape) *expt.Results {
 }
 
 // outcome makes one run up.
-func outcome(rng *rand.Rand, c *expt.Cell, factor float64, trace int) *expt.Outcome {
+func outcome(rng *rand.Rand, c *plan.Cell, factor float64, trace int) *plan.Outcome {
 	speed := gainOf(c.Guest) * math.Sqrt(gainOf(c.Host)) * factor
 	job := c.Workload.Jobs[0]
 	iops, writes := 420*speed, 0.0
 	if job.RW == "randrw" {
 		iops, writes = 260*math.Sqrt(speed), 0.3
 	}
-	o := &expt.Outcome{Seconds: 4}
+	o := &plan.Outcome{Seconds: 4}
 	o.Read = direction(rng, iops*(1-writes), 1e6*float64(job.NumJobs*c.VMs*job.IODepth)/iops)
 	if writes > 0 {
 		o.Write = direction(rng, iops*writes, 1.7e6*float64(job.NumJobs*c.VMs*job.IODepth)/iops)
 	}
 	for vm := range c.VMs {
 		for j := range job.NumJobs {
-			o.Jobs = append(o.Jobs, expt.Share{VM: vm, Job: j, IOPS: iops / float64(c.VMs*job.NumJobs) * (1 + 0.1*rng.Float64())})
+			o.Jobs = append(o.Jobs, plan.Share{VM: vm, Job: j, IOPS: iops / float64(c.VMs*job.NumJobs) * (1 + 0.1*rng.Float64())})
 		}
 	}
 	merging(rng, o, c, uint64(iops*4))
@@ -117,25 +117,25 @@ func outcome(rng *rand.Rand, c *expt.Cell, factor float64, trace int) *expt.Outc
 	return o
 }
 
-func direction(rng *rand.Rand, iops, us float64) expt.Direction {
-	d := expt.Direction{IOs: uint64(iops * 4), Bytes: uint64(iops * 4 * 4096), IOPS: iops, Mean: us}
+func direction(rng *rand.Rand, iops, us float64) plan.Direction {
+	d := plan.Direction{IOs: uint64(iops * 4), Bytes: uint64(iops * 4 * 4096), IOPS: iops, Mean: us}
 	tail := 1 + 0.3*rng.Float64()
 	for _, q := range []float64{0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999, 1} {
 		x := us * (0.2 + math.Pow(-math.Log10(1-math.Min(q, 0.99999)), 1.5)*tail)
-		d.CDF = append(d.CDF, expt.Quantile{Q: q, US: x})
+		d.CDF = append(d.CDF, plan.Quantile{Q: q, US: x})
 	}
 	d.P50, d.P99, d.Max = d.CDF[3].US, d.CDF[7].US, d.CDF[11].US
 	return d
 }
 
-func merging(rng *rand.Rand, o *expt.Outcome, c *expt.Cell, ios uint64) {
+func merging(rng *rand.Rand, o *plan.Outcome, c *plan.Cell, ios uint64) {
 	share := func(of uint64, most float64) uint64 { return uint64(float64(of) * most * (0.9 + 0.1*rng.Float64())) }
-	o.Guest = expt.Merging{Known: true, Submitted: ios}
+	o.Guest = plan.Merging{Known: true, Submitted: ios}
 	if c.Guest.Name != "none" {
 		o.Guest.Merged = share(ios, 0.3)
 	}
 	o.Guest.Issued = ios - o.Guest.Merged
-	o.Host = expt.Merging{Known: true, Submitted: o.Guest.Issued}
+	o.Host = plan.Merging{Known: true, Submitted: o.Guest.Issued}
 	if c.Host.Name != "none" {
 		o.Host.SameQueue, o.Host.CrossQueue = share(o.Host.Submitted, 0.2), share(o.Host.Submitted, 0.12)
 		if c.VMs > 1 {
@@ -145,15 +145,15 @@ func merging(rng *rand.Rand, o *expt.Outcome, c *expt.Cell, ios uint64) {
 	}
 	o.Host.Merged = o.Host.SameQueue + o.Host.CrossQueue + o.Host.CrossVM
 	o.Host.Issued = o.Host.Submitted - o.Host.Merged
-	o.Disk = expt.Disk{Requests: o.Host.Issued, Sectors: ios * 8, Seeks: share(o.Host.Issued, 1/gainOf(c.Host)), HeadSeconds: 3}
+	o.Disk = plan.Disk{Requests: o.Host.Issued, Sectors: ios * 8, Seeks: share(o.Host.Issued, 1/gainOf(c.Host)), HeadSeconds: 3}
 	o.Disk.SeekSum = o.Disk.Seeks * 40_000
 	o.Disk.HeadMoves = o.Disk.Seeks
 	o.Disk.LostSameQueue, o.Disk.LostCrossQueue = share(ios, 0.03), share(ios, 0.02)
 }
 
 // accesses go up in each job's region; a host scheduler stays longer with one job.
-func accesses(rng *rand.Rand, c *expt.Cell, n int, iops, writes float64) []expt.Access {
-	var all []expt.Access
+func accesses(rng *rand.Rand, c *plan.Cell, n int, iops, writes float64) []plan.Access {
+	var all []plan.Access
 	job := c.Workload.Jobs[0]
 	at := make([]uint64, c.VMs*job.NumJobs)
 	stay, left, who := int(20*gainOf(c.Host)*gainOf(c.Host)), 0, 0
@@ -162,7 +162,7 @@ func accesses(rng *rand.Rand, c *expt.Cell, n int, iops, writes float64) []expt.
 			left, who = stay, (who+1)%len(at)
 		}
 		left--
-		a := expt.Access{Seconds: float64(i) / iops, Sectors: 8, VM: uint16(who / job.NumJobs), Queue: uint16(who % 2), Write: rng.Float64() < writes}
+		a := plan.Access{Seconds: float64(i) / iops, Sectors: 8, VM: uint16(who / job.NumJobs), Queue: uint16(who % 2), Write: rng.Float64() < writes}
 		a.Sector = uint64(who)*(5<<21) + at[who]
 		if job.RW == "randrw" {
 			a.Sector = uint64(a.VM)*(10<<21) + rng.Uint64N(10<<21)

@@ -3,19 +3,19 @@ package reporttest
 import (
 	"math"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/stats"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/stats"
 )
 
 // summary fills in what a report needs, with the statistics of the real ones.
-func summary(r *expt.Results) *expt.Summary {
-	s := &expt.Summary{
+func summary(r *plan.Results) *plan.Summary {
+	s := &plan.Summary{
 		Headline: "On the made-up disk, host timeslice is fastest: 70 % more IOPS than no scheduler at all [69, 71]; a guest scheduler adds 18 % to that.",
 		Warnings: []string{"randrw-70, none / cfq: the ratio drifted by 0.3 % a block (p = 0.03); figures may look surer than they are."},
 	}
-	outcomes := make([]map[int]*expt.Outcome, len(r.Plan.Cells))
+	outcomes := make([]map[int]*plan.Outcome, len(r.Plan.Cells))
 	for i := range outcomes {
-		outcomes[i] = map[int]*expt.Outcome{}
+		outcomes[i] = map[int]*plan.Outcome{}
 	}
 	for _, run := range r.Runs {
 		outcomes[run.Cell][run.Block] = run.Outcome
@@ -27,9 +27,9 @@ func summary(r *expt.Results) *expt.Summary {
 		for _, m := range []struct {
 			name   string
 			better stats.Direction
-			of     func(*expt.Outcome) float64
+			of     func(*plan.Outcome) float64
 		}{
-			{"iops", stats.HigherIsBetter, (*expt.Outcome).IOPS},
+			{"iops", stats.HigherIsBetter, (*plan.Outcome).IOPS},
 			{"p99_us", stats.LowerIsBetter, p99},
 		} {
 			s.Comparisons = append(s.Comparisons, compare(r, outcomes, m.name, m.better, m.of)...)
@@ -38,10 +38,10 @@ func summary(r *expt.Results) *expt.Summary {
 	return s
 }
 
-func p99(o *expt.Outcome) float64 { return math.Max(o.Read.P99, o.Write.P99) }
+func p99(o *plan.Outcome) float64 { return math.Max(o.Read.P99, o.Write.P99) }
 
-func compare(r *expt.Results, outcomes []map[int]*expt.Outcome, metric string, better stats.Direction, of func(*expt.Outcome) float64) []expt.Comparison {
-	var all []expt.Comparison
+func compare(r *plan.Results, outcomes []map[int]*plan.Outcome, metric string, better stats.Direction, of func(*plan.Outcome) float64) []plan.Comparison {
+	var all []plan.Comparison
 	var p []float64
 	for i, c := range r.Plan.Cells {
 		base := 0
@@ -62,7 +62,7 @@ func compare(r *expt.Results, outcomes []map[int]*expt.Outcome, metric string, b
 			panic(err)
 		}
 		v := x.Verdict(c.Guest.Name+" / "+c.Host.Name, stats.DefaultCriteria(better))
-		all = append(all, expt.Comparison{Cell: i, Base: base, Metric: metric, Pairs: x.N, Ratio: x.Ratio, Low: x.Low, High: x.High,
+		all = append(all, plan.Comparison{Cell: i, Base: base, Metric: metric, Pairs: x.N, Ratio: x.Ratio, Low: x.Low, High: x.High,
 			T: x.Test.T, P: x.Test.P, PFlip: x.SignFlip.P, Verdict: v.Words})
 		p = append(p, x.Test.P)
 	}
@@ -76,34 +76,34 @@ func compare(r *expt.Results, outcomes []map[int]*expt.Outcome, metric string, b
 	return all
 }
 
-func cellStats(i int, outcomes map[int]*expt.Outcome) expt.CellStats {
-	s := expt.CellStats{Cell: i, Runs: len(outcomes)}
+func cellStats(i int, outcomes map[int]*plan.Outcome) plan.CellStats {
+	s := plan.CellStats{Cell: i, Runs: len(outcomes)}
 	for _, q := range []struct {
-		to *expt.Sample
-		of func(*expt.Outcome) float64
+		to *plan.Sample
+		of func(*plan.Outcome) float64
 	}{
-		{&s.IOPS, (*expt.Outcome).IOPS},
-		{&s.BW, func(o *expt.Outcome) float64 { return float64(o.Read.Bytes+o.Write.Bytes) / o.Seconds / (1 << 20) }},
-		{&s.P50, func(o *expt.Outcome) float64 { return math.Max(o.Read.P50, o.Write.P50) }},
+		{&s.IOPS, (*plan.Outcome).IOPS},
+		{&s.BW, func(o *plan.Outcome) float64 { return float64(o.Read.Bytes+o.Write.Bytes) / o.Seconds / (1 << 20) }},
+		{&s.P50, func(o *plan.Outcome) float64 { return math.Max(o.Read.P50, o.Write.P50) }},
 		{&s.P99, p99},
-		{&s.Max, func(o *expt.Outcome) float64 { return math.Max(o.Read.Max, o.Write.Max) }},
-		{&s.Jain, func(o *expt.Outcome) float64 { return 0.998 }},
-		{&s.GuestMergePct, func(o *expt.Outcome) float64 { return percent(o.Guest.Merged, o.Guest.Submitted) }},
-		{&s.HostMergePct, func(o *expt.Outcome) float64 { return percent(o.Host.Merged, o.Host.Submitted) }},
-		{&s.CrossQueuePct, func(o *expt.Outcome) float64 { return percent(o.Host.CrossQueue, o.Host.Merged) }},
-		{&s.CrossVMPct, func(o *expt.Outcome) float64 { return percent(o.Host.CrossVM, o.Host.Merged) }},
-		{&s.RequestsPerGiB, func(o *expt.Outcome) float64 { return perGiB(o, o.Disk.Requests) }},
-		{&s.MeanKiB, func(o *expt.Outcome) float64 { return float64(o.Disk.Sectors) / 2 / float64(o.Disk.Requests) }},
-		{&s.SeeksPerGiB, func(o *expt.Outcome) float64 { return perGiB(o, o.Disk.Seeks) }},
-		{&s.MeanSeekMiB, func(o *expt.Outcome) float64 { return float64(o.Disk.SeekSum) / 2048 / float64(o.Disk.Seeks) }},
-		{&s.LostPerGiB, func(o *expt.Outcome) float64 { return perGiB(o, o.Disk.LostSameQueue+o.Disk.LostCrossQueue) }},
+		{&s.Max, func(o *plan.Outcome) float64 { return math.Max(o.Read.Max, o.Write.Max) }},
+		{&s.Jain, func(o *plan.Outcome) float64 { return 0.998 }},
+		{&s.GuestMergePct, func(o *plan.Outcome) float64 { return percent(o.Guest.Merged, o.Guest.Submitted) }},
+		{&s.HostMergePct, func(o *plan.Outcome) float64 { return percent(o.Host.Merged, o.Host.Submitted) }},
+		{&s.CrossQueuePct, func(o *plan.Outcome) float64 { return percent(o.Host.CrossQueue, o.Host.Merged) }},
+		{&s.CrossVMPct, func(o *plan.Outcome) float64 { return percent(o.Host.CrossVM, o.Host.Merged) }},
+		{&s.RequestsPerGiB, func(o *plan.Outcome) float64 { return perGiB(o, o.Disk.Requests) }},
+		{&s.MeanKiB, func(o *plan.Outcome) float64 { return float64(o.Disk.Sectors) / 2 / float64(o.Disk.Requests) }},
+		{&s.SeeksPerGiB, func(o *plan.Outcome) float64 { return perGiB(o, o.Disk.Seeks) }},
+		{&s.MeanSeekMiB, func(o *plan.Outcome) float64 { return float64(o.Disk.SeekSum) / 2048 / float64(o.Disk.Seeks) }},
+		{&s.LostPerGiB, func(o *plan.Outcome) float64 { return perGiB(o, o.Disk.LostSameQueue+o.Disk.LostCrossQueue) }},
 	} {
 		var all []float64
 		for block := range len(outcomes) {
 			all = append(all, q.of(outcomes[block]))
 		}
 		if d, err := stats.Describe(all); err == nil {
-			*q.to = expt.Sample{N: d.N, Mean: d.Mean, SD: d.SD, Min: d.Min, Median: d.Median, Max: d.Max}
+			*q.to = plan.Sample{N: d.N, Mean: d.Mean, SD: d.SD, Min: d.Min, Median: d.Median, Max: d.Max}
 		}
 	}
 	return s
@@ -116,6 +116,6 @@ func percent(part, of uint64) float64 {
 	return 100 * float64(part) / float64(of)
 }
 
-func perGiB(o *expt.Outcome, n uint64) float64 {
+func perGiB(o *plan.Outcome, n uint64) float64 {
 	return float64(n) / (float64(o.Disk.Sectors) / (1 << 21))
 }

@@ -18,9 +18,9 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/measure"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/worlds/measure"
 )
 
 const (
@@ -50,15 +50,15 @@ type disk struct {
 }
 
 // New is the world; version is the program's.
-func New(version string) expt.World { return &world{version: version, disks: map[string]disk{}} }
+func New(version string) plan.World { return &world{version: version, disks: map[string]disk{}} }
 
 // Check implements expt.World.
-func (w *world) Check(p *expt.Plan) error {
+func (w *world) Check(p *plan.Plan) error {
 	for i := range p.Cells {
 		c := &p.Cells[i]
-		err := expt.CheckGuest(c.Guest)
+		err := plan.CheckGuest(c.Guest)
 		if err == nil {
-			err = w.checkCell(&expt.Spec{Cell: *c, Disk: p.Disk, IOPS: p.IOPS, Seed: 1})
+			err = w.checkCell(&plan.Spec{Cell: *c, Disk: p.Disk, IOPS: p.IOPS, Seed: 1})
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c, err)
@@ -67,7 +67,7 @@ func (w *world) Check(p *expt.Plan) error {
 	return nil
 }
 
-func (w *world) checkCell(s *expt.Spec) error {
+func (w *world) checkCell(s *plan.Spec) error {
 	d, err := w.look(s)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (w *world) checkCell(s *expt.Spec) error {
 		return fmt.Errorf("%d VMs, %d jobs: want at least 1 of each", s.VMs, len(s.Workload.Jobs))
 	}
 	for vm := range s.VMs {
-		loads, err := load(s, vm)
+		loads, err := jobsOf(s, vm)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (w *world) checkCell(s *expt.Spec) error {
 				return fmt.Errorf("job %s: verify on disk %s, which keeps nothing; want mem:, a file, or a simulated drive with file=", loads[i].Name, s.Disk)
 			}
 		}
-		if slots, buffer := bench.Room(queues(s), loads); slots*buffer*queues(s) > bufferMax {
+		if slots, buffer := load.Room(queues(s), loads); slots*buffer*queues(s) > bufferMax {
 			return fmt.Errorf("%d requests of up to %d bytes in each of %d queues: want at most %d bytes in all, by a lower iodepth, bs or numjobs",
 				slots, buffer, queues(s), bufferMax)
 		}
@@ -103,9 +103,9 @@ func (w *world) checkCell(s *expt.Spec) error {
 	return nil
 }
 
-// load is what one VM's jobs do.
-func load(s *expt.Spec, vm int) ([]bench.Options, error) {
-	var loads []bench.Options
+// jobsOf is what one VM's jobs do.
+func jobsOf(s *plan.Spec, vm int) ([]load.Options, error) {
+	var loads []load.Options
 	for _, j := range s.Workload.Of(vm) {
 		o, err := j.Bench()
 		if err != nil {
@@ -119,7 +119,7 @@ func load(s *expt.Spec, vm int) ([]bench.Options, error) {
 	return loads, nil
 }
 
-func queues(s *expt.Spec) int { return max(s.Queues, 1) }
+func queues(s *plan.Spec) int { return max(s.Queues, 1) }
 
 // window is the size of each VM's part of a disk.
 func window(bytes int64, vms int) int64 {
@@ -127,7 +127,7 @@ func window(bytes int64, vms int) int64 {
 }
 
 // words are the disk's for a run: a simulated drive draws from the run's seed.
-func words(s *expt.Spec) string {
+func words(s *plan.Spec) string {
 	is, _ := backend.IsSim(s.Disk)
 	if !is {
 		return s.Disk
@@ -143,13 +143,13 @@ func words(s *expt.Spec) string {
 }
 
 // forgets says whether a disk keeps nothing of what is written.
-func forgets(s *expt.Spec) bool {
+func forgets(s *plan.Spec) bool {
 	text := words(s)
 	return strings.HasPrefix(text, "null:") || strings.HasPrefix(text, "sim:") && strings.Contains(text, "file=null:")
 }
 
 // look opens a disk for a moment.
-func (w *world) look(s *expt.Spec) (d disk, err error) {
+func (w *world) look(s *plan.Spec) (d disk, err error) {
 	if known, ok := w.disks[s.Disk]; ok {
 		return known, nil
 	}
@@ -190,7 +190,7 @@ func (w *world) scratch() (string, error) {
 }
 
 // Run implements expt.World.
-func (w *world) Run(ctx context.Context, s expt.Spec) (*expt.Outcome, error) {
+func (w *world) Run(ctx context.Context, s plan.Spec) (*plan.Outcome, error) {
 	if err := w.checkCell(&s); err != nil {
 		return nil, err
 	}
@@ -211,12 +211,12 @@ func (w *world) Run(ctx context.Context, s expt.Spec) (*expt.Outcome, error) {
 // Environment implements expt.World.
 func (w *world) Environment() map[string]string {
 	env := map[string]string{"version": w.version}
-	maps.Copy(env, expt.Environment())
+	maps.Copy(env, plan.Environment())
 	return env
 }
 
 // Notes implements expt.World.
-func (w *world) Notes(p *expt.Plan) []string {
+func (w *world) Notes(p *plan.Plan) []string {
 	notes := []string{
 		"Time is real; guests, device and disk are threads of one process, on the same processors.",
 		"The guest is built in: its block layer merges and schedules by the code of the host's schedulers, and neither a kernel nor a virtual machine takes time.",
@@ -240,9 +240,9 @@ func (w *world) Close() error {
 }
 
 // failures are what went wrong in a run's jobs.
-func failures(results [][]bench.JobResult) error {
+func failures(results [][]load.JobResult) error {
 	for vm := range results {
-		if total := bench.Total(results[vm]); total.Errno != 0 {
+		if total := load.Total(results[vm]); total.Errno != 0 {
 			return fmt.Errorf("requests of VM %d failed (%w): %w", vm, total.Errno, errors.Join(total.Failures...))
 		}
 	}

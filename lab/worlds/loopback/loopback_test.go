@@ -11,37 +11,37 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/simworld"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
+	virtualworld "github.com/elevisor/elevisor/lab/worlds/virtual"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // job is a short load.
-func job(t *testing.T, words ...string) jobs.Job {
-	j, _, err := jobs.ParseWords(append([]string{"time_based", "runtime=300ms", "ramp_time=50ms"}, words...))
+func job(t *testing.T, words ...string) fio.Job {
+	j, _, err := fio.ParseWords(append([]string{"time_based", "runtime=300ms", "ramp_time=50ms"}, words...))
 	require.NoError(t, err)
 	return j
 }
 
-func plan(t *testing.T, m expt.Matrix) *expt.Plan {
+func planOf(t *testing.T, m plan.Matrix) *plan.Plan {
 	m.World, m.Repeats, m.Seed = "loopback", 1, 1
-	p, err := expt.NewPlan(m)
+	p, err := plan.NewPlan(m)
 	require.NoError(t, err)
 	return p
 }
 
-func schedulers(t *testing.T, names ...string) (list []expt.Scheduler) {
+func schedulers(t *testing.T, names ...string) (list []plan.Scheduler) {
 	for _, n := range names {
-		s, err := expt.ParseScheduler(n)
+		s, err := plan.ParseScheduler(n)
 		require.NoError(t, err)
 		list = append(list, s)
 	}
 	return list
 }
 
-func open(t *testing.T) expt.World {
+func open(t *testing.T) plan.World {
 	w := New("test")
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	return w
@@ -52,15 +52,15 @@ func open(t *testing.T) expt.World {
 // there are none in the guest.
 func TestMatrix(t *testing.T) {
 	w := open(t)
-	p := plan(t, expt.Matrix{
+	p := planOf(t, plan.Matrix{
 		Disk: "null:size=1g", IOPS: 1000, Guests: schedulers(t, "none", "deadline"), Hosts: schedulers(t, "none", "deadline"),
-		Loads: []expt.Load{{
-			Workload: jobs.Workload{Name: "write", Jobs: []jobs.Job{job(t, "rw=write", "iodepth=32")}},
+		Loads: []plan.Load{{
+			Workload: fio.Workload{Name: "write", Jobs: []fio.Job{job(t, "rw=write", "iodepth=32")}},
 			QSizes:   []int{4, 64}, Depths: []int{2},
 		}},
 	})
 	require.NoError(t, w.Check(p))
-	runs, err := (&expt.Runner{World: w, Plan: p}).Run(t.Context())
+	runs, err := (&plan.Runner{World: w, Plan: p}).Run(t.Context())
 	require.NoError(t, err)
 	require.Len(t, runs, 8)
 	for _, r := range runs {
@@ -87,14 +87,14 @@ func TestMatrix(t *testing.T) {
 func TestTwoVMs(t *testing.T) {
 	w := open(t)
 	reader, writer := job(t, "rw=read", "iodepth=4"), job(t, "rw=randwrite", "iodepth=4", "numjobs=2", "iodepth_batch=2")
-	p := plan(t, expt.Matrix{
+	p := planOf(t, plan.Matrix{
 		Disk: "sim:hdd?preset=hd155ui&size=1g", Guests: schedulers(t, "deadline:read_expire=100"), Hosts: schedulers(t, "deadline"),
-		Loads: []expt.Load{{
-			Workload: jobs.Workload{Name: "two", PerVM: true, Jobs: []jobs.Job{reader, writer}}, VMs: []int{2}, Queues: []int{2},
+		Loads: []plan.Load{{
+			Workload: fio.Workload{Name: "two", PerVM: true, Jobs: []fio.Job{reader, writer}}, VMs: []int{2}, Queues: []int{2},
 		}},
 	})
 	require.NoError(t, w.Check(p))
-	o, err := w.Run(t.Context(), expt.Spec{Cell: p.Cells[0], Disk: p.Disk, Seed: 5, Trace: 10})
+	o, err := w.Run(t.Context(), plan.Spec{Cell: p.Cells[0], Disk: p.Disk, Seed: 5, Trace: 10})
 	require.NoError(t, err)
 	require.Len(t, o.Jobs, 3)
 	require.Equal(t, []int{0, 1, 1}, []int{o.Jobs[0].VM, o.Jobs[1].VM, o.Jobs[2].VM})
@@ -121,21 +121,21 @@ func TestTwoVMs(t *testing.T) {
 // What a job writes is verified where the disk keeps it.
 func TestVerify(t *testing.T) {
 	w := open(t)
-	j, _, err := jobs.ParseWords([]string{"rw=randwrite", "size=1m", "verify=pattern", "iodepth=8", "fsync=16"})
+	j, _, err := fio.ParseWords([]string{"rw=randwrite", "size=1m", "verify=pattern", "iodepth=8", "fsync=16"})
 	require.NoError(t, err)
-	cell := expt.Cell{
-		Guest: expt.Scheduler{Name: "deadline"}, Host: expt.Scheduler{Name: "bfq"}, VMs: 1,
-		Workload: jobs.Workload{Name: "v", Jobs: []jobs.Job{j}},
+	cell := plan.Cell{
+		Guest: plan.Scheduler{Name: "deadline"}, Host: plan.Scheduler{Name: "bfq"}, VMs: 1,
+		Workload: fio.Workload{Name: "v", Jobs: []fio.Job{j}},
 	}
 	file := t.TempDir() + "/disk"
 	require.NoError(t, os.WriteFile(file, make([]byte, 2<<20), 0o600))
 	for _, disk := range []string{"mem:size=2m", file} {
-		o, err := w.Run(t.Context(), expt.Spec{Cell: cell, Disk: disk, Seed: 1})
+		o, err := w.Run(t.Context(), plan.Spec{Cell: cell, Disk: disk, Seed: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 256, o.Write.IOs)
 		require.Contains(t, string(o.Fio), `"verify":{"blocks":256,"errors":0}`)
 	}
-	_, err = w.Run(t.Context(), expt.Spec{Cell: cell, Disk: "null:size=2m", Seed: 1})
+	_, err = w.Run(t.Context(), plan.Spec{Cell: cell, Disk: "null:size=2m", Seed: 1})
 	require.ErrorContains(t, err, "job randwrite: verify on disk null:size=2m, which keeps nothing")
 }
 
@@ -149,17 +149,17 @@ func TestSameRequestsAsInVirtualTime(t *testing.T) {
 		{"rw=rw", "fsync=3", "randseed=77"},
 		{"rw=randwrite", "thinktime=10", "rate_iops=20000"},
 	} {
-		j, _, err := jobs.ParseWords(append([]string{"size=1m"}, words...))
+		j, _, err := fio.ParseWords(append([]string{"size=1m"}, words...))
 		require.NoError(t, err)
-		spec := expt.Spec{
-			Cell: expt.Cell{
-				Guest: expt.Scheduler{Name: "none"}, Host: expt.Scheduler{Name: "none"}, VMs: 1, Queues: 1, QSize: 128,
-				Workload: jobs.Workload{Name: "same", Jobs: []jobs.Job{j}},
+		spec := plan.Spec{
+			Cell: plan.Cell{
+				Guest: plan.Scheduler{Name: "none"}, Host: plan.Scheduler{Name: "none"}, VMs: 1, Queues: 1, QSize: 128,
+				Workload: fio.Workload{Name: "same", Jobs: []fio.Job{j}},
 			},
 			Disk: "null:size=4m", Seed: 9, Trace: 1000,
 		}
-		var traces [2][]expt.Access
-		for i, w := range []expt.World{open(t), simworld.New(simworld.Options{Costs: simworld.DefaultCosts()})} {
+		var traces [2][]plan.Access
+		for i, w := range []plan.World{open(t), virtualworld.New(virtualworld.Options{Costs: virtualworld.DefaultCosts()})} {
 			o, err := w.Run(t.Context(), spec)
 			require.NoError(t, err)
 			require.NoError(t, w.Close())
@@ -176,31 +176,31 @@ func TestSameRequestsAsInVirtualTime(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	w := open(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	cell := expt.Cell{
-		Guest: expt.Scheduler{Name: "none"}, Host: expt.Scheduler{Name: "none"}, VMs: 1,
-		Workload: jobs.Workload{Name: "long", Jobs: []jobs.Job{job(t, "runtime=1h", "ramp_time=10m", "thinktime=1h")}},
+	cell := plan.Cell{
+		Guest: plan.Scheduler{Name: "none"}, Host: plan.Scheduler{Name: "none"}, VMs: 1,
+		Workload: fio.Workload{Name: "long", Jobs: []fio.Job{job(t, "runtime=1h", "ramp_time=10m", "thinktime=1h")}},
 	}
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err := w.Run(ctx, expt.Spec{Cell: cell, Disk: "null:size=1g", Seed: 1})
+	_, err := w.Run(ctx, plan.Spec{Cell: cell, Disk: "null:size=1g", Seed: 1})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
 func TestRefused(t *testing.T) {
 	w := open(t)
-	for want, change := range map[string]func(*expt.Plan, *expt.Cell){
-		"direct=0":                       func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].Direct = false },
-		"size=2147483648":                func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].Size = 2 << 30 },
-		"is too small for 1000000 VMs":   func(_ *expt.Plan, c *expt.Cell) { c.VMs = 1000000 },
-		"0 VMs, 1 jobs":                  func(_ *expt.Plan, c *expt.Cell) { c.VMs = 0 },
-		"by a lower iodepth, bs":         func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].BS, c.Workload.Jobs[0].IODepth = 16<<20, 1024 },
-		"no such file":                   func(p *expt.Plan, _ *expt.Cell) { p.Disk = "/nowhere/disk" },
-		`no knob "fast"`:                 func(_ *expt.Plan, c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "fast", Value: "1"}} },
-		"rate_iops=5: a batch has no":    func(_ *expt.Plan, c *expt.Cell) { j := &c.Workload.Jobs[0]; j.IODepth, j.Batch, j.RateIOPS = 4, 4, 5 },
-		"stride=2147483648: above size=": func(_ *expt.Plan, c *expt.Cell) { c.Workload.Jobs[0].Stride = 2 << 30 },
+	for want, change := range map[string]func(*plan.Plan, *plan.Cell){
+		"direct=0":                       func(_ *plan.Plan, c *plan.Cell) { c.Workload.Jobs[0].Direct = false },
+		"size=2147483648":                func(_ *plan.Plan, c *plan.Cell) { c.Workload.Jobs[0].Size = 2 << 30 },
+		"is too small for 1000000 VMs":   func(_ *plan.Plan, c *plan.Cell) { c.VMs = 1000000 },
+		"0 VMs, 1 jobs":                  func(_ *plan.Plan, c *plan.Cell) { c.VMs = 0 },
+		"by a lower iodepth, bs":         func(_ *plan.Plan, c *plan.Cell) { c.Workload.Jobs[0].BS, c.Workload.Jobs[0].IODepth = 16<<20, 1024 },
+		"no such file":                   func(p *plan.Plan, _ *plan.Cell) { p.Disk = "/nowhere/disk" },
+		`no knob "fast"`:                 func(_ *plan.Plan, c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "fast", Value: "1"}} },
+		"rate_iops=5: a batch has no":    func(_ *plan.Plan, c *plan.Cell) { j := &c.Workload.Jobs[0]; j.IODepth, j.Batch, j.RateIOPS = 4, 4, 5 },
+		"stride=2147483648: above size=": func(_ *plan.Plan, c *plan.Cell) { c.Workload.Jobs[0].Stride = 2 << 30 },
 	} {
-		p := plan(t, expt.Matrix{
+		p := planOf(t, plan.Matrix{
 			Disk: "null:size=1g", Guests: schedulers(t, "none"), Hosts: schedulers(t, "none"),
-			Loads: []expt.Load{{Workload: jobs.Workload{Name: "read", Jobs: []jobs.Job{job(t)}}}},
+			Loads: []plan.Load{{Workload: fio.Workload{Name: "read", Jobs: []fio.Job{job(t)}}}},
 		})
 		change(p, &p.Cells[0])
 		require.ErrorContains(t, w.Check(p), want, fmt.Sprint(want))
@@ -209,16 +209,16 @@ func TestRefused(t *testing.T) {
 
 // What the presets ask for can be run, in both worlds with a built-in guest.
 func TestPresets(t *testing.T) {
-	for _, preset := range jobs.Presets() {
-		var loads []expt.Load
+	for _, preset := range fio.Presets() {
+		var loads []plan.Load
 		for _, l := range preset.Loads {
-			loads = append(loads, expt.Load{
+			loads = append(loads, plan.Load{
 				Workload: l.Workload, VMs: []int{max(l.VMs, 1)}, Queues: l.Queues, QSizes: l.QueueSizes, Depths: l.Depths, MaxSectorsKB: l.MaxSectorsKB,
 			})
 		}
-		for name, w := range map[string]expt.World{"loopback": open(t), "sim": simworld.New(simworld.Options{Costs: simworld.DefaultCosts()})} {
+		for name, w := range map[string]plan.World{"loopback": open(t), "sim": virtualworld.New(virtualworld.Options{Costs: virtualworld.DefaultCosts()})} {
 			disk := preset.Disks[name]
-			p := plan(t, expt.Matrix{Disk: disk.Path, IOPS: disk.IOPS, Guests: schedulers(t, "none", "bfq"), Hosts: schedulers(t, "timeslice"), Loads: loads})
+			p := planOf(t, plan.Matrix{Disk: disk.Path, IOPS: disk.IOPS, Guests: schedulers(t, "none", "bfq"), Hosts: schedulers(t, "timeslice"), Loads: loads})
 			require.NoError(t, w.Check(p), "%s in %s", preset.Name, name)
 		}
 	}

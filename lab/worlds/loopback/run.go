@@ -14,15 +14,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/backend/sim"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/clock"
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/measure"
-	"github.com/elevisor/elevisor/internal/guest"
-	"github.com/elevisor/elevisor/internal/jobs"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/backend/drive"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/daemon/ctl"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/worlds/measure"
+	"github.com/elevisor/elevisor/sys/clock"
 )
 
 // domainID is the scheduling domain in which all VMs' requests meet.
@@ -31,8 +31,8 @@ const domainID = "compare"
 // run is one run under way.
 type run struct {
 	world  *world
-	spec   *expt.Spec
-	daemon *serve.Daemon
+	spec   *plan.Spec
+	daemon *daemon.Daemon
 	vms    []*machine
 	before reading // when the ramp ended
 }
@@ -41,21 +41,21 @@ type run struct {
 type machine struct {
 	guest  *guest.Guest
 	block  *guest.Block
-	loads  []bench.Options
+	loads  []load.Options
 	first  int // number of its first job
 	before guest.BlockStats
 
-	results []bench.JobResult
-	options []bench.Options // of each result
+	results []load.JobResult
+	options []load.Options // of each result
 }
 
 // do serves the disk, starts the guests and runs the load.
-func (r *run) do(ctx context.Context) (o *expt.Outcome, err error) {
+func (r *run) do(ctx context.Context) (o *plan.Outcome, err error) {
 	disks, domain, err := r.plan()
 	if err != nil {
 		return nil, err
 	}
-	if r.daemon, err = serve.Open(disks, []serve.Domain{domain}, zap.NewNop()); err != nil {
+	if r.daemon, err = daemon.Open(disks, []daemon.Domain{domain}, zap.NewNop()); err != nil {
 		return nil, err
 	}
 	serving, stop := context.WithCancel(context.Background())
@@ -79,7 +79,7 @@ func (r *run) do(ctx context.Context) (o *expt.Outcome, err error) {
 }
 
 // plan says what to serve.
-func (r *run) plan() (disks []serve.Disk, d serve.Domain, err error) {
+func (r *run) plan() (disks []daemon.Disk, d daemon.Domain, err error) {
 	w, s := r.world, r.spec
 	dir, err := w.scratch()
 	if err != nil {
@@ -93,15 +93,15 @@ func (r *run) plan() (disks []serve.Disk, d serve.Domain, err error) {
 		if size == 0 {
 			size = defaultQueueSize
 		}
-		disks = append(disks, serve.Disk{
+		disks = append(disks, daemon.Disk{
 			ID: diskID(vm), Path: words(s), Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.runs, vm)),
-			NumQueues: queues(s), QueueSize: size, SegMax: expt.Segments, Offset: int64(vm) * part, Size: part,
+			NumQueues: queues(s), QueueSize: size, SegMax: plan.Segments, Offset: int64(vm) * part, Size: part,
 			Cache: known.cache, Domain: domainID, Slow: backend.RateOptions{IOPS: s.IOPS}, Shared: true, Record: true,
 		})
 	}
-	d = serve.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
+	d = daemon.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
 	for _, k := range s.Host.Knobs {
-		d.Knobs = append(d.Knobs, serve.Knob(k))
+		d.Knobs = append(d.Knobs, daemon.Knob(k))
 	}
 	return disks, d, nil
 }
@@ -117,15 +117,15 @@ func (r *run) start(vm int, socket string) error {
 		}
 	}
 	var err error
-	if m.loads, err = load(s, vm); err != nil {
+	if m.loads, err = jobsOf(s, vm); err != nil {
 		return err
 	}
-	slots, buffer := bench.Room(queues(s), m.loads)
+	slots, buffer := load.Room(queues(s), m.loads)
 	size := s.QSize
 	if size == 0 {
 		size = defaultQueueSize
 	}
-	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: expt.Segments})
+	m.guest, err = guest.Start(socket, guest.Options{Queues: queues(s), QueueSize: size, Depth: slots, MaxIO: buffer, Segments: plan.Segments})
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (r *run) read() (x reading) {
 }
 
 // drive is what the simulated drive has counted; nil: it is none.
-func (x *reading) drive() *sim.Stats {
+func (x *reading) drive() *drive.Stats {
 	if x.host.Simulated == nil {
 		return nil
 	}
@@ -167,12 +167,12 @@ func (x *reading) drive() *sim.Stats {
 
 // measure runs the load on all VMs at once. What was counted before the last VM's ramp
 // was over is dropped.
-func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
+func (r *run) measure(ctx context.Context) (*plan.Outcome, error) {
 	r.say("%d VMs begin, guest %s, host %s", len(r.vms), r.spec.Guest, r.spec.Host)
 	if err := r.begin(); err != nil {
 		return nil, err
 	}
-	ramps := slices.ContainsFunc(r.spec.Workload.Jobs, func(j jobs.Job) bool { return j.Ramp > 0 })
+	ramps := slices.ContainsFunc(r.spec.Workload.Jobs, func(j fio.Job) bool { return j.Ramp > 0 })
 	var ramping atomic.Int64
 	ramping.Store(int64(len(r.vms)))
 	var again error
@@ -207,7 +207,7 @@ func (r *run) begin() error {
 
 // run runs m's load; ramped is called when its ramp is over.
 func (m *machine) run(ctx context.Context, ramped func()) (err error) {
-	m.results, m.options, err = bench.RunShared(ctx, m.guest.Config().Capacity, bench.Shared{
+	m.results, m.options, err = load.RunShared(ctx, m.guest.Config().Capacity, load.Shared{
 		Queue: m.block, Rings: len(m.guest.Queues()), First: m.first,
 		Ramped: func() {
 			m.before = m.block.Stats()
@@ -224,10 +224,10 @@ func (r *run) say(format string, args ...any) {
 }
 
 // outcome puts together what was measured between r.before and after.
-func (r *run) outcome(after *reading) (*expt.Outcome, error) {
-	before, o := &r.before, &expt.Outcome{}
-	var results [][]bench.JobResult
-	var options [][]bench.Options
+func (r *run) outcome(after *reading) (*plan.Outcome, error) {
+	before, o := &r.before, &plan.Outcome{}
+	var results [][]load.JobResult
+	var options [][]load.Options
 	for _, m := range r.vms {
 		results, options = append(results, m.results), append(options, m.options)
 		now := m.block.Stats()
@@ -252,14 +252,14 @@ func (r *run) outcome(after *reading) (*expt.Outcome, error) {
 }
 
 // fio is the output in fio's form, all VMs' jobs in one list.
-func (r *run) fio(results [][]bench.JobResult, options [][]bench.Options) (json.RawMessage, error) {
-	var all []bench.JobResult
-	var each []bench.Options
+func (r *run) fio(results [][]load.JobResult, options [][]load.Options) (json.RawMessage, error) {
+	var all []load.JobResult
+	var each []load.Options
 	for vm := range results {
 		all, each = append(all, results[vm]...), append(each, options[vm]...)
 	}
 	var text, compact bytes.Buffer
-	if err := bench.WriteReports(&text, bench.Origin{Version: "elevisor-" + r.world.version, Time: clock.Wall()}, all, each); err != nil {
+	if err := load.WriteReports(&text, load.Origin{Version: "elevisor-" + r.world.version, Time: clock.Wall()}, all, each); err != nil {
 		return nil, err
 	}
 	if err := json.Compact(&compact, text.Bytes()); err != nil {

@@ -8,18 +8,18 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/guest"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/sched"
 )
 
 // Jobs puts the results of a run's jobs, VM by VM, into o; options are each job's.
-func Jobs(o *expt.Outcome, results [][]bench.JobResult, options [][]bench.Options) {
-	var all []bench.JobResult
+func Jobs(o *plan.Outcome, results [][]load.JobResult, options [][]load.Options) {
+	var all []load.JobResult
 	var read, write float64
 	for vm := range results {
 		all = append(all, results[vm]...)
@@ -29,10 +29,10 @@ func Jobs(o *expt.Outcome, results [][]bench.JobResult, options [][]bench.Option
 			o.Seconds = max(o.Seconds, s)
 			read += perSecond(r.Reads().IOs, s)
 			write += perSecond(r.Writes().IOs, s)
-			o.Jobs = append(o.Jobs, expt.Share{VM: vm, Job: at, IOPS: perSecond(r.Reads().IOs+r.Writes().IOs, s)})
+			o.Jobs = append(o.Jobs, plan.Share{VM: vm, Job: at, IOPS: perSecond(r.Reads().IOs+r.Writes().IOs, s)})
 		}
 	}
-	total := bench.Total(all)
+	total := load.Total(all)
 	o.Read, o.Write = direction(total.Reads()), direction(total.Writes())
 	o.Read.IOPS, o.Write.IOPS = read, write
 }
@@ -40,7 +40,7 @@ func Jobs(o *expt.Outcome, results [][]bench.JobResult, options [][]bench.Option
 // seconds is how long a job was measured. What is in flight when its time is up counts,
 // as fio counts it, but not the time that it takes: a scheduler that idles for jobs which
 // have ended would be charged for the end of the run.
-func seconds(r *bench.JobResult, o *bench.Options) float64 {
+func seconds(r *load.JobResult, o *load.Options) float64 {
 	d := r.Runtime
 	if o.Runtime > 0 {
 		d = min(d, o.Runtime)
@@ -59,8 +59,8 @@ func perSecond(n uint64, seconds float64) float64 {
 var quantiles = []float64{0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1}
 
 // direction is what all jobs did in one, but its IOPS.
-func direction(s *bench.Stats) expt.Direction {
-	d := expt.Direction{IOs: s.IOs, Bytes: s.Bytes}
+func direction(s *load.Stats) plan.Direction {
+	d := plan.Direction{IOs: s.IOs, Bytes: s.Bytes}
 	if s.IOs == 0 {
 		return d
 	}
@@ -76,13 +76,13 @@ func direction(s *bench.Stats) expt.Direction {
 	}
 	d.Mean, d.P50, d.P99, d.Max = s.Clat.Mean()/1e3, at(0.5), at(0.99), at(1)
 	for _, q := range quantiles {
-		d.CDF = append(d.CDF, expt.Quantile{Q: q, US: at(q)})
+		d.CDF = append(d.CDF, plan.Quantile{Q: q, US: at(q)})
 	}
 	return d
 }
 
 // Guest adds to m what a guest's block layer did between two readings.
-func Guest(m *expt.Merging, before, after *guest.BlockStats) {
+func Guest(m *plan.Merging, before, after *guest.BlockStats) {
 	m.Known = true
 	m.Submitted += after.Submitted - before.Submitted
 	m.Merged += after.Merged() - before.Merged()
@@ -94,8 +94,8 @@ func Guest(m *expt.Merging, before, after *guest.BlockStats) {
 
 // Host is what the host's scheduler did between two readings. Merges count when they are
 // made, and issued requests when they are done.
-func Host(before, after *device.DomainStats) expt.Merging {
-	m := expt.Merging{Known: true}
+func Host(before, after *device.DomainStats) plan.Merging {
+	m := plan.Merging{Known: true}
 	for op := range blk.OpCount {
 		m.Issued += after.Op[op].IOs - before.Op[op].IOs
 	}
@@ -115,8 +115,8 @@ func Host(before, after *device.DomainStats) expt.Merging {
 
 // Disk is what a recorder counted, and a simulated drive between two readings; both nil:
 // it is none.
-func Disk(r *backend.Records, before, after *sim.Stats) expt.Disk {
-	d := expt.Disk{
+func Disk(r *backend.Records, before, after *drive.Stats) plan.Disk {
+	d := plan.Disk{
 		Requests: r.Requests, Sectors: r.Sectors, Seeks: r.Seeks, SeekSum: r.SeekSectors,
 		LostSameQueue: r.LostSameQueue, LostCrossQueue: r.LostOtherQueue, LostCrossVM: r.LostOtherVM, LostLate: r.LostLate,
 	}
@@ -128,10 +128,10 @@ func Disk(r *backend.Records, before, after *sim.Stats) expt.Disk {
 }
 
 // Trace is what a recorder kept, since the ramp's end.
-func Trace(kept []backend.Access, ramp blk.Instant) []expt.Access {
-	all := make([]expt.Access, 0, len(kept))
+func Trace(kept []backend.Access, ramp blk.Instant) []plan.Access {
+	all := make([]plan.Access, 0, len(kept))
 	for _, a := range kept {
-		all = append(all, expt.Access{
+		all = append(all, plan.Access{
 			Seconds: time.Duration(a.At - ramp).Seconds(), Sector: uint64(a.Sector), Sectors: uint32(a.Sectors),
 			VM: a.Source.Device, Queue: a.Source.Queue, Write: a.Op == blk.OpWrite,
 		})
@@ -141,9 +141,9 @@ func Trace(kept []backend.Access, ramp blk.Instant) []expt.Access {
 
 // Block is the block layer in the guest that a cell asks for, and the knobs of its
 // scheduler's own.
-func Block(c *expt.Cell) (*guest.BlockOptions, []expt.Knob, error) {
+func Block(c *plan.Cell) (*guest.BlockOptions, []plan.Knob, error) {
 	o := &guest.BlockOptions{Scheduler: c.Guest.Name, NoMerges: c.NoMerges}
-	var own []expt.Knob
+	var own []plan.Knob
 	for _, k := range c.Guest.Knobs {
 		n, err := strconv.Atoi(k.Value)
 		switch k.Key {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -19,7 +19,7 @@ const (
 )
 
 // Check implements expt.World.
-func (w *world) Check(p *expt.Plan) error {
+func (w *world) Check(p *plan.Plan) error {
 	for i := range p.Cells {
 		if err := w.checkCell(&p.Cells[i]); err != nil {
 			return fmt.Errorf("cell %d: %w", i, err)
@@ -43,7 +43,7 @@ func (w *world) Check(p *expt.Plan) error {
 }
 
 // checkPrograms wants QEMU and a guest, which is made now if it never was.
-func (w *world) checkPrograms(ctx context.Context, p *expt.Plan) error {
+func (w *world) checkPrograms(ctx context.Context, p *plan.Plan) error {
 	if err := vm.MissingError(vm.Missing(w.o.Program, w.o.Initrd == "")); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (w *world) checkPrograms(ctx context.Context, p *expt.Plan) error {
 }
 
 // checkCell refuses what this world cannot do.
-func (w *world) checkCell(c *expt.Cell) error {
+func (w *world) checkCell(c *plan.Cell) error {
 	if _, err := guestScheduler(c.Guest.Name); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (w *world) checkCell(c *expt.Cell) error {
 
 // fits says whether a cell's jobs stay within a disk of that many bytes; fio would
 // end with an error late.
-func fits(c *expt.Cell, bytes int64) error {
+func fits(c *plan.Cell, bytes int64) error {
 	for _, j := range c.Workload.Jobs {
 		if end := j.Offset + int64(max(j.NumJobs, 1)-1)*j.OffsetIncrement + j.Size; end > bytes {
 			return fmt.Errorf("workload %s, job %q: it reaches to byte %d, and each of %d VMs has %d", c.Workload.Name, j.Name, end, c.VMs, bytes)
@@ -107,7 +107,7 @@ func fits(c *expt.Cell, bytes int64) error {
 }
 
 // Notes implements expt.World.
-func (w *world) Notes(p *expt.Plan) (notes []string) {
+func (w *world) Notes(p *plan.Plan) (notes []string) {
 	add := func(when bool, format string, args ...any) {
 		if when {
 			notes = append(notes, fmt.Sprintf(format, args...))
@@ -117,25 +117,25 @@ func (w *world) Notes(p *expt.Plan) (notes []string) {
 	add(true, "Latencies are fio's completion latencies in the guest; quantiles are taken over all requests of one run.")
 	add(true, "Each run has a server of its own: its disk is plugged into the VM before the run and unplugged after it.")
 	add(own && w.o.Accel == "tcg", "The VMs are emulated (TCG): the guest's CPU is the limit, so rates say little and counts say much; compare on a slow disk.")
-	add(own && w.version.IgnoresQueueSize() && some(p, func(c *expt.Cell) bool { return queueSize(c) != queueSizeMax }),
+	add(own && w.version.IgnoresQueueSize() && some(p, func(c *plan.Cell) bool { return queueSize(c) != queueSizeMax }),
 		"QEMU %s ignores queue-size and gives every queue %d entries (7.2, or 11.1 and later, obey): a full queue, and what a guest's scheduler does then, is not seen.", w.version, queueSizeMax)
-	add(!own && some(p, func(c *expt.Cell) bool { return queueSize(c) != queueSizeMax }),
+	add(!own && some(p, func(c *plan.Cell) bool { return queueSize(c) != queueSizeMax }),
 		"QEMU 10.0 to 11.0 ignores queue-size: a run whose queue is longer than asked for carries a warning.")
-	add(some(p, func(c *expt.Cell) bool { return scheduled(c) && queueSize(c) < scheduledRequests }),
+	add(some(p, func(c *plan.Cell) bool { return scheduled(c) && queueSize(c) < scheduledRequests }),
 		"Where the guest has a scheduler and a queue shorter than %d, its nr_requests is %d, so that requests wait in the scheduler.", scheduledRequests, scheduledRequests)
-	add(some(p, func(c *expt.Cell) bool { return scheduled(c) && queueSize(c) >= scheduledRequests }),
+	add(some(p, func(c *plan.Cell) bool { return scheduled(c) && queueSize(c) >= scheduledRequests }),
 		"With a queue of %d entries or more the guest's requests go to the device at once: its scheduler merges next to nothing, only batches meet, before it.", scheduledRequests)
-	add(some(p, func(c *expt.Cell) bool {
-		return slices.ContainsFunc(c.Workload.Jobs, func(j jobs.Job) bool { return !j.Direct })
+	add(some(p, func(c *plan.Cell) bool {
+		return slices.ContainsFunc(c.Workload.Jobs, func(j fio.Job) bool { return !j.Direct })
 	}), "Some jobs are not direct=1: the guest's page cache answers them, and merges and latencies are its own.")
 	notes = append(notes, "Seeks and lost merges are counted in the order in which requests are issued to the disk.")
-	add(some(p, func(c *expt.Cell) bool { return ramped(c) }),
+	add(some(p, func(c *plan.Cell) bool { return ramped(c) }),
 		"fio begins to count at the end of its ramp, and the guest's and the host's counts at nearly the same moment: sums may differ by what was in flight.")
 	return notes
 }
 
 // some says whether a cell is like that.
-func some(p *expt.Plan, is func(*expt.Cell) bool) bool {
+func some(p *plan.Plan, is func(*plan.Cell) bool) bool {
 	for i := range p.Cells {
 		if is(&p.Cells[i]) {
 			return true
@@ -145,12 +145,12 @@ func some(p *expt.Plan, is func(*expt.Cell) bool) bool {
 }
 
 // scheduled says whether a cell's guest has a scheduler.
-func scheduled(c *expt.Cell) bool {
+func scheduled(c *plan.Cell) bool {
 	name, _ := guestScheduler(c.Guest.Name)
 	return name != "none"
 }
 
-func ramped(c *expt.Cell) bool {
+func ramped(c *plan.Cell) bool {
 	ramp, _ := times(&c.Workload)
 	return ramp > 0
 }

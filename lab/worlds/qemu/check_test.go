@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,31 +33,31 @@ func TestNew(t *testing.T) {
 func TestCheck(t *testing.T) {
 	w, err := newWorld(Options{Program: "/nonexistent/qemu"})
 	require.NoError(t, err)
-	plan := func(change func(*expt.Cell)) *expt.Plan {
+	planOf := func(change func(*plan.Cell)) *plan.Plan {
 		s := spec()
 		change(&s.Cell)
-		return &expt.Plan{Disk: s.Disk, Cells: []expt.Cell{spec().Cell, s.Cell}}
+		return &plan.Plan{Disk: s.Disk, Cells: []plan.Cell{spec().Cell, s.Cell}}
 	}
-	for want, change := range map[string]func(*expt.Cell){
-		`a Linux guest has no I/O scheduler "cfq"; it has: none, mq-deadline, kyber, bfq`: func(c *expt.Cell) { c.Guest.Name = "cfq" },
-		`scheduler "x" is unknown`:       func(c *expt.Cell) { c.Host.Name = "x" },
-		"0 VMs: want at least 1":         func(c *expt.Cell) { c.VMs = 0 },
-		"65 queues: want 1 to 64":        func(c *expt.Cell) { c.Queues = 65 },
-		"queue-size 12: want a power of": func(c *expt.Cell) { c.QSize = 12 },
-		"nomerges 3: want 0, 1 or 2":     func(c *expt.Cell) { c.NoMerges = 3 },
-		`workload "w" has no jobs`:       func(c *expt.Cell) { c.Workload.Jobs = nil },
-		`knob "a;b"="1" of the guest`:    func(c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "a;b", Value: "1"}} },
-		`knob "a"="$(x)" of the guest`:   func(c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "a", Value: "$(x)"}} },
-		`knob "../a"="1" of the guest`:   func(c *expt.Cell) { c.Guest.Knobs = []expt.Knob{{Key: "../a", Value: "1"}} },
-		"it reaches to byte 9437184, and": func(c *expt.Cell) {
-			c.Workload.Jobs = []jobs.Job{{Size: 1 << 20, NumJobs: 9, OffsetIncrement: 1 << 20}}
+	for want, change := range map[string]func(*plan.Cell){
+		`a Linux guest has no I/O scheduler "cfq"; it has: none, mq-deadline, kyber, bfq`: func(c *plan.Cell) { c.Guest.Name = "cfq" },
+		`scheduler "x" is unknown`:       func(c *plan.Cell) { c.Host.Name = "x" },
+		"0 VMs: want at least 1":         func(c *plan.Cell) { c.VMs = 0 },
+		"65 queues: want 1 to 64":        func(c *plan.Cell) { c.Queues = 65 },
+		"queue-size 12: want a power of": func(c *plan.Cell) { c.QSize = 12 },
+		"nomerges 3: want 0, 1 or 2":     func(c *plan.Cell) { c.NoMerges = 3 },
+		`workload "w" has no jobs`:       func(c *plan.Cell) { c.Workload.Jobs = nil },
+		`knob "a;b"="1" of the guest`:    func(c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "a;b", Value: "1"}} },
+		`knob "a"="$(x)" of the guest`:   func(c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "a", Value: "$(x)"}} },
+		`knob "../a"="1" of the guest`:   func(c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "../a", Value: "1"}} },
+		"it reaches to byte 9437184, and": func(c *plan.Cell) {
+			c.Workload.Jobs = []fio.Job{{Size: 1 << 20, NumJobs: 9, OffsetIncrement: 1 << 20}}
 		},
-		"and each of 2 VMs has 4194304":                                            func(c *expt.Cell) { c.VMs = 2; c.Workload.Jobs = []jobs.Job{{Size: 5 << 20}} },
-		"missing: /nonexistent/qemu (the machine; Debian package qemu-system-x86)": func(*expt.Cell) {},
+		"and each of 2 VMs has 4194304":                                            func(c *plan.Cell) { c.VMs = 2; c.Workload.Jobs = []fio.Job{{Size: 5 << 20}} },
+		"missing: /nonexistent/qemu (the machine; Debian package qemu-system-x86)": func(*plan.Cell) {},
 	} {
-		require.ErrorContains(t, w.Check(plan(change)), want)
+		require.ErrorContains(t, w.Check(planOf(change)), want)
 	}
-	p := plan(func(*expt.Cell) {})
+	p := planOf(func(*plan.Cell) {})
 	p.Disk = "mem:"
 	require.ErrorContains(t, w.Check(p), "mem:")
 }
@@ -67,7 +67,7 @@ func TestCheckGuest(t *testing.T) {
 	w, err := newWorld(Options{Program: "true", Kernel: "/nonexistent/vmlinux", Initrd: "/nonexistent/initrd"})
 	require.NoError(t, err)
 	s := spec()
-	require.ErrorContains(t, w.Check(&expt.Plan{Disk: s.Disk, Cells: []expt.Cell{s.Cell}}), "guest: open /nonexistent/vmlinux")
+	require.ErrorContains(t, w.Check(&plan.Plan{Disk: s.Disk, Cells: []plan.Cell{s.Cell}}), "guest: open /nonexistent/vmlinux")
 }
 
 func TestNotes(t *testing.T) {
@@ -76,7 +76,7 @@ func TestNotes(t *testing.T) {
 	s := spec()
 	notes := func(change func()) string {
 		change()
-		return strings.Join(w.Notes(&expt.Plan{Cells: []expt.Cell{s.Cell}}), "\n")
+		return strings.Join(w.Notes(&plan.Plan{Cells: []plan.Cell{s.Cell}}), "\n")
 	}
 	always := notes(func() {})
 	require.Contains(t, always, "the guest's CPU is the limit")
@@ -90,21 +90,21 @@ func TestNotes(t *testing.T) {
 	require.NotContains(t, small, "merges next to nothing")
 	require.Contains(t, notes(func() { w.version = vm.Version{Major: 10} }), "QEMU 10.0 ignores queue-size and gives every queue 1024 entries")
 	require.NotContains(t, notes(func() { w.version = vm.Version{Major: 11, Minor: 1} }), "ignores queue-size")
-	require.Contains(t, notes(func() { s.Workload.Jobs = []jobs.Job{{Direct: false}} }), "page cache")
-	require.Contains(t, notes(func() { s.Workload.Jobs = []jobs.Job{{Direct: true, Ramp: time.Second}} }), "end of its ramp")
+	require.Contains(t, notes(func() { s.Workload.Jobs = []fio.Job{{Direct: false}} }), "page cache")
+	require.Contains(t, notes(func() { s.Workload.Jobs = []fio.Job{{Direct: true, Ramp: time.Second}} }), "end of its ramp")
 	require.NotContains(t, notes(func() { w.o.Accel = "kvm" }), "TCG")
 }
 
 func TestMismatch(t *testing.T) {
-	job := func(change func(*jobs.Job)) *jobs.Workload {
-		j := jobs.Job{BS: 4096, IODepth: 4, NumJobs: 2, Direct: true}
+	job := func(change func(*fio.Job)) *fio.Workload {
+		j := fio.Job{BS: 4096, IODepth: 4, NumJobs: 2, Direct: true}
 		change(&j)
-		return &jobs.Workload{Jobs: []jobs.Job{j}}
+		return &fio.Workload{Jobs: []fio.Job{j}}
 	}
-	plain := job(func(*jobs.Job) {})
+	plain := job(func(*fio.Job) {})
 	const split = 504 << 10
-	m := func(submitted, merged, issued uint64) *expt.Merging {
-		return &expt.Merging{Submitted: submitted, Merged: merged, Issued: issued}
+	m := func(submitted, merged, issued uint64) *plan.Merging {
+		return &plan.Merging{Submitted: submitted, Merged: merged, Issued: issued}
 	}
 	require.Empty(t, mismatch(m(1000, 400, 600), plain, split, 0))
 	require.Contains(t, mismatch(m(1000, 400, 599), plain, split, 0), "1 apart (at most 0")
@@ -112,20 +112,20 @@ func TestMismatch(t *testing.T) {
 	require.Empty(t, mismatch(m(1000, 400, 600+16+50), plain, split, time.Second), "a ramp: twice 8 in flight, and a twentieth")
 	require.Contains(t, mismatch(m(1000, 400, 600+16+51), plain, split, time.Second), "67 apart (at most 66")
 	require.Contains(t, mismatch(m(1000, 400, 600-16-51), plain, split, time.Second), "67 apart")
-	for _, change := range []func(*jobs.Job){
-		func(j *jobs.Job) { j.Direct = false },
-		func(j *jobs.Job) { j.Verify = true },
-		func(j *jobs.Job) { j.BS = split + 512 },
-		func(j *jobs.Job) { j.BSSplit = []jobs.Split{{BS: 4096, Percent: 50}, {BS: 1 << 20, Percent: 50}} },
+	for _, change := range []func(*fio.Job){
+		func(j *fio.Job) { j.Direct = false },
+		func(j *fio.Job) { j.Verify = true },
+		func(j *fio.Job) { j.BS = split + 512 },
+		func(j *fio.Job) { j.BSSplit = []fio.Split{{BS: 4096, Percent: 50}, {BS: 1 << 20, Percent: 50}} },
 	} {
 		require.Empty(t, mismatch(m(1000, 0, 0), job(change), split, 0))
 	}
 }
 
 func TestLost(t *testing.T) {
-	w := &jobs.Workload{Jobs: []jobs.Job{{IODepth: 4, NumJobs: 2, Direct: true}}}
-	guest := &expt.Merging{Issued: 1000}
-	host := func(n uint64) *expt.Merging { return &expt.Merging{Submitted: n} }
+	w := &fio.Workload{Jobs: []fio.Job{{IODepth: 4, NumJobs: 2, Direct: true}}}
+	guest := &plan.Merging{Issued: 1000}
+	host := func(n uint64) *plan.Merging { return &plan.Merging{Submitted: n} }
 	require.Empty(t, lost(guest, host(1000), w, 1, 0))
 	require.Contains(t, lost(guest, host(999), w, 1, 0), "1 apart (at most 0")
 	require.Empty(t, lost(guest, host(1000-2*2*8-50), w, 2, time.Second))
@@ -138,7 +138,7 @@ func TestLost(t *testing.T) {
 func TestFlushes(t *testing.T) {
 	m := measured{before: sysStat{10, 1}, after: sysStat{110, 5}, fio: &fioOutput{Jobs: make([]fioJob, 1)}}
 	m.fio.Jobs[0].Write.IOs, m.fio.Jobs[0].Sync.IOs = 80, 24
-	require.Equal(t, expt.Merging{Known: true, Submitted: 80, Merged: 4, Issued: 76}, m.merging(true))
+	require.Equal(t, plan.Merging{Known: true, Submitted: 80, Merged: 4, Issued: 76}, m.merging(true))
 	require.EqualValues(t, 100, m.merging(false).Issued)
 }
 

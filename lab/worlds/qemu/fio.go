@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // fioOutput is what is used of fio's --output-format=json+.
@@ -93,10 +93,10 @@ func seconds(all []*fioOutput) float64 {
 }
 
 // shares are what each job of each VM got.
-func shares(all []*fioOutput) (list []expt.Share) {
+func shares(all []*fioOutput) (list []plan.Share) {
 	for n, f := range all {
 		for i, j := range f.Jobs {
-			list = append(list, expt.Share{VM: n, Job: i, IOPS: j.Read.IOPS + j.Write.IOPS})
+			list = append(list, plan.Share{VM: n, Job: i, IOPS: j.Read.IOPS + j.Write.IOPS})
 		}
 	}
 	return list
@@ -104,7 +104,7 @@ func shares(all []*fioOutput) (list []expt.Share) {
 
 // total is what all jobs of all VMs did in one direction. Quantiles are taken over all
 // requests of the run, from fio's own bins, which are a hundredth wide or less.
-func total(all []*fioOutput, of func(*fioJob) *fioDirection, seconds float64) (d expt.Direction, err error) {
+func total(all []*fioOutput, of func(*fioJob) *fioDirection, seconds float64) (d plan.Direction, err error) {
 	bins := map[float64]uint64{}
 	var sum, low float64
 	var n uint64
@@ -140,11 +140,11 @@ func total(all []*fioOutput, of func(*fioJob) *fioDirection, seconds float64) (d
 	d.Mean = sum / float64(n) / 1000
 	h := newHistogram(bins)
 	d.P50, d.P99 = min(h.at(0.5), d.Max), min(h.at(0.99), d.Max)
-	d.CDF = append(d.CDF, expt.Quantile{Q: 0, US: low})
-	for _, p := range jobs.Percentiles {
-		d.CDF = append(d.CDF, expt.Quantile{Q: p / 100, US: min(max(h.at(p/100), low), d.Max)})
+	d.CDF = append(d.CDF, plan.Quantile{Q: 0, US: low})
+	for _, p := range fio.Percentiles {
+		d.CDF = append(d.CDF, plan.Quantile{Q: p / 100, US: min(max(h.at(p/100), low), d.Max)})
 	}
-	d.CDF = append(d.CDF, expt.Quantile{Q: 1, US: d.Max})
+	d.CDF = append(d.CDF, plan.Quantile{Q: 1, US: d.Max})
 	return d, nil
 }
 

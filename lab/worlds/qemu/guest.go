@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // guestSchedulers are those of Linux for block devices (6.x).
@@ -49,7 +49,7 @@ type load struct {
 func (l *load) queue() string { return "/sys/block/" + l.disk + "/queue/" }
 
 // prepare sets the guest's block layer up, and writes the job file.
-func (l *load) prepare(ctx context.Context, s *expt.Spec, seed uint64) error {
+func (l *load) prepare(ctx context.Context, s *plan.Spec, seed uint64) error {
 	scheduler, err := guestScheduler(s.Guest.Name)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (l *load) prepare(ctx context.Context, s *expt.Spec, seed uint64) error {
 	if err := l.set(ctx, l.queue()+"nomerges", strconv.Itoa(s.NoMerges)); err != nil {
 		return err
 	}
-	named := slices.ContainsFunc(s.Guest.Knobs, func(k expt.Knob) bool { return k.Key == "nr_requests" })
+	named := slices.ContainsFunc(s.Guest.Knobs, func(k plan.Knob) bool { return k.Key == "nr_requests" })
 	if !named && scheduler != "none" && queueSize(&s.Cell) < scheduledRequests {
 		if err := l.set(ctx, l.queue()+"nr_requests", strconv.Itoa(scheduledRequests)); err != nil {
 			return err
@@ -74,7 +74,7 @@ func (l *load) prepare(ctx context.Context, s *expt.Spec, seed uint64) error {
 	if err := l.look(ctx, s); err != nil {
 		return err
 	}
-	return l.write(ctx, jobs.Fio(s.Workload, "/dev/"+l.disk, seed))
+	return l.write(ctx, fio.Fio(s.Workload, "/dev/"+l.disk, seed))
 }
 
 // setScheduler wants the kernel to say that it has taken it: it may have to load a module.
@@ -103,7 +103,7 @@ func (l *load) set(ctx context.Context, file, value string) error {
 }
 
 // knob sets a knob of the guest's scheduler, or of the disk's queue.
-func (l *load) knob(ctx context.Context, k expt.Knob) error {
+func (l *load) knob(ctx context.Context, k plan.Knob) error {
 	key := strings.ReplaceAll(k.Key, "-", "_")
 	if err := checkKnob(k); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (l *load) knob(ctx context.Context, k expt.Knob) error {
 }
 
 // checkKnob refuses what has no place in a shell's line.
-func checkKnob(k expt.Knob) error {
+func checkKnob(k plan.Knob) error {
 	harmless := func(s string) bool {
 		return s != "" && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789_-.") == ""
 	}
@@ -127,7 +127,7 @@ func checkKnob(k expt.Knob) error {
 }
 
 // look notes what the guest's disk is in fact.
-func (l *load) look(ctx context.Context, s *expt.Spec) error {
+func (l *load) look(ctx context.Context, s *plan.Spec) error {
 	text, err := l.Sh(ctx, "cat "+l.queue()+"max_sectors_kb "+l.queue()+"max_segments /sys/block/"+l.disk+"/mq/0/nr_tags; "+
 		"ls /sys/block/"+l.disk+"/mq | wc -l; uname -r; fio --version; cat "+l.queue()+"write_cache")
 	if err != nil {

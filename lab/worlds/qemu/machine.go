@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/attach"
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/qemu/attach"
+	"github.com/elevisor/elevisor/qemu/vm"
 )
 
 const (

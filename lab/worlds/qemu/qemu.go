@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"go.uber.org/zap"
 )
 
@@ -71,7 +71,7 @@ type world struct {
 }
 
 // New is the world. It starts nothing.
-func New(o Options) (expt.World, error) {
+func New(o Options) (plan.World, error) {
 	w, err := newWorld(o)
 	if err != nil {
 		return nil, err // not a nil *world in an interface
@@ -110,7 +110,7 @@ func newWorld(o Options) (*world, error) {
 // Environment implements expt.World.
 func (w *world) Environment() map[string]string {
 	env := maps.Clone(w.env)
-	maps.Copy(env, expt.Environment())
+	maps.Copy(env, plan.Environment())
 	if w.o.Attach != "" {
 		env["guest"] = "a running VM: " + w.o.Attach
 		return env

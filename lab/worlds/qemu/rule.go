@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // The kernel counts a request that is merged into another once as a merge, and what is
@@ -20,7 +20,7 @@ const rampSlack = 0.05
 // mismatch says how fio's and the kernel's counts contradict each other, or nothing. It
 // says nothing either where they cannot be compared: requests through the page cache, or
 // as large as may be split.
-func mismatch(m *expt.Merging, w *jobs.Workload, splits int, ramp time.Duration) string {
+func mismatch(m *plan.Merging, w *fio.Workload, splits int, ramp time.Duration) string {
 	flight := 0
 	for _, j := range w.Jobs {
 		if !j.Direct || j.Verify || largest(&j) > splits {
@@ -45,7 +45,7 @@ func compare(a, b uint64, flight int, ramp time.Duration) (apart, allowed uint64
 }
 
 // lost says how the guests' counts and the server's contradict each other, or nothing.
-func lost(guest, host *expt.Merging, w *jobs.Workload, vms int, ramp time.Duration) string {
+func lost(guest, host *plan.Merging, w *fio.Workload, vms int, ramp time.Duration) string {
 	flight := 0
 	for _, j := range w.Jobs {
 		if !j.Direct || j.Verify {
@@ -61,7 +61,7 @@ func lost(guest, host *expt.Merging, w *jobs.Workload, vms int, ramp time.Durati
 }
 
 // largest is a job's largest request, in bytes.
-func largest(j *jobs.Job) int {
+func largest(j *fio.Job) int {
 	if len(j.BSSplit) == 0 {
 		return j.BS
 	}

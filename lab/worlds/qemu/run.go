@@ -7,14 +7,14 @@ import (
 	"maps"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/measure"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/daemon/ctl"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/worlds/measure"
 )
 
 // Run implements expt.World.
-func (w *world) Run(ctx context.Context, s expt.Spec) (o *expt.Outcome, err error) {
+func (w *world) Run(ctx context.Context, s plan.Spec) (o *plan.Outcome, err error) {
 	if err := w.checkCell(&s.Cell); err != nil {
 		return nil, err
 	}
@@ -56,12 +56,12 @@ func (w *world) discard() {
 
 // run is one run under way.
 type run struct {
-	spec   *expt.Spec
+	spec   *plan.Spec
 	server *server
 	loads  []*load // by VM; nil where no disk was plugged
 }
 
-func (r *run) do(ctx context.Context, vms []machine) (*expt.Outcome, error) {
+func (r *run) do(ctx context.Context, vms []machine) (*plan.Outcome, error) {
 	if err := r.prepare(ctx, vms); err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ type measured struct {
 }
 
 // measure runs the load.
-func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
+func (r *run) measure(ctx context.Context) (*plan.Outcome, error) {
 	ramp, length := times(&r.spec.Workload)
 	ctx, stop := context.WithTimeout(ctx, length)
 	defer stop()
@@ -156,7 +156,7 @@ func (r *run) measure(ctx context.Context) (*expt.Outcome, error) {
 func (r *run) trace() error { return r.server.Trace(serverDisk(0), r.spec.Trace) }
 
 // traced are the requests that were kept; their time begins with the first.
-func (r *run) traced() ([]expt.Access, error) {
+func (r *run) traced() ([]plan.Access, error) {
 	kept, err := r.server.Traced(serverDisk(0))
 	if err != nil || len(kept) == 0 {
 		return nil, err
@@ -165,7 +165,7 @@ func (r *run) traced() ([]expt.Access, error) {
 }
 
 // times are a load's ramp and the longest that it may take.
-func times(w *jobs.Workload) (ramp, limit time.Duration) {
+func times(w *fio.Workload) (ramp, limit time.Duration) {
 	var length time.Duration
 	bounded := true
 	for _, j := range w.Jobs {
@@ -180,12 +180,12 @@ func times(w *jobs.Workload) (ramp, limit time.Duration) {
 }
 
 // outcome puts together what was measured.
-func (r *run) outcome(got []measured, before, after *ctl.DiskStat, ramp time.Duration) (o *expt.Outcome, err error) {
-	o = &expt.Outcome{Disk: diskCounts(before, after)}
+func (r *run) outcome(got []measured, before, after *ctl.DiskStat, ramp time.Duration) (o *plan.Outcome, err error) {
+	o = &plan.Outcome{Disk: diskCounts(before, after)}
 	if o.Trace, err = r.traced(); err != nil {
 		return nil, err
 	}
-	var disk expt.Disk
+	var disk plan.Disk
 	o.Host, disk = hostCounts(&before.DomainStats, &after.DomainStats)
 	o.Disk.Requests, o.Disk.Sectors = disk.Requests, disk.Sectors
 	all := make([]*fioOutput, len(got))
@@ -220,12 +220,12 @@ func (r *run) outcome(got []measured, before, after *ctl.DiskStat, ramp time.Dur
 // merging is what became of one guest's requests: fio says what it submitted, and the
 // kernel what it merged and what completed. A flush of the disk's cache is to the kernel an
 // empty write that completes, too.
-func (m *measured) merging(cached bool) expt.Merging {
+func (m *measured) merging(cached bool) plan.Merging {
 	issued := m.after.IOs - m.before.IOs
 	if cached {
 		issued -= min(issued, m.fio.syncs())
 	}
-	return expt.Merging{Known: true, Submitted: m.fio.submitted(), Merged: m.after.Merges - m.before.Merges, Issued: issued}
+	return plan.Merging{Known: true, Submitted: m.fio.submitted(), Merged: m.after.Merges - m.before.Merges, Issued: issued}
 }
 
 // abandon lets a machine go on that is not ours; it has ctx's time no more.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
-	"github.com/elevisor/elevisor/internal/qmp/qmptest"
-	"github.com/elevisor/elevisor/internal/vm"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -47,11 +47,11 @@ func newRig(t *testing.T, o Options) *rig {
 }
 
 // spec is one run on a small disk.
-func spec() expt.Spec {
-	return expt.Spec{
-		Cell: expt.Cell{
-			Guest: expt.Scheduler{Name: "deadline"}, Host: expt.Scheduler{Name: "deadline"}, VMs: 1, Queues: 2, NoMerges: 1,
-			Workload: jobs.Workload{Name: "w", Jobs: []jobs.Job{{Name: "a", RW: "randread", BS: 4096, Direct: true, IODepth: 4, Runtime: time.Second}}},
+func spec() plan.Spec {
+	return plan.Spec{
+		Cell: plan.Cell{
+			Guest: plan.Scheduler{Name: "deadline"}, Host: plan.Scheduler{Name: "deadline"}, VMs: 1, Queues: 2, NoMerges: 1,
+			Workload: fio.Workload{Name: "w", Jobs: []fio.Job{{Name: "a", RW: "randread", BS: 4096, Direct: true, IODepth: 4, Runtime: time.Second}}},
 		},
 		Disk: "mem:?size=8M", Seed: 5,
 	}
@@ -63,10 +63,10 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 	m := r.machines[0]
 	require.Equal(t, map[string]string{"/sys/block/vda/queue/scheduler": "mq-deadline", "/sys/block/vda/queue/nomerges": "1"}, m.guest.files)
-	require.Equal(t, jobs.Fio(spec().Workload, "/dev/vda", 5), m.guest.job)
+	require.Equal(t, fio.Fio(spec().Workload, "/dev/vda", 5), m.guest.job)
 	require.Equal(t, []int{2, 128, 1, 0}, []int{m.queues, m.size, m.unplugged, m.closed})
-	require.Equal(t, expt.Merging{Known: true, Submitted: 640, Merged: 140, Issued: 500}, o.Guest)
-	require.Equal(t, expt.Merging{Known: true}, o.Host, "nothing came to the server")
+	require.Equal(t, plan.Merging{Known: true, Submitted: 640, Merged: 140, Issued: 500}, o.Guest)
+	require.Equal(t, plan.Merging{Known: true}, o.Host, "nothing came to the server")
 	require.Len(t, o.Warnings, 1, "%v", o.Warnings)
 	require.Contains(t, o.Warnings[0], "500 requests completed in the guests, and the host counted 0, which is 500 apart (at most 0")
 
@@ -76,14 +76,14 @@ func TestRun(t *testing.T) {
 	require.InDelta(t, 512/0.017, o.Read.IOPS, 1e-6)
 	require.InDelta(t, (39.893648438+68.940460938)/2, o.Read.Mean, 1e-6)
 	require.InDelta(t, 2194.123, o.Read.Max, 1e-9)
-	require.Equal(t, expt.Quantile{Q: 0, US: 4.539}, o.Read.CDF[0])
-	require.Equal(t, expt.Quantile{Q: 1, US: 2194.123}, o.Read.CDF[len(o.Read.CDF)-1])
+	require.Equal(t, plan.Quantile{Q: 0, US: 4.539}, o.Read.CDF[0])
+	require.Equal(t, plan.Quantile{Q: 1, US: 2194.123}, o.Read.CDF[len(o.Read.CDF)-1])
 	for i := 1; i < len(o.Read.CDF); i++ {
 		require.LessOrEqual(t, o.Read.CDF[i-1].US, o.Read.CDF[i].US)
 	}
 	require.InDelta(t, 41.728, o.Write.P50, 1e-9, "fio's own, of one job")
 	require.InDelta(t, 436.224, o.Write.P99, 1e-9)
-	require.Equal(t, []expt.Share{{Job: 0, IOPS: 51200}, {Job: 1, IOPS: 36571.428571}, {Job: 2, IOPS: 7529.411765}}, o.Jobs)
+	require.Equal(t, []plan.Share{{Job: 0, IOPS: 51200}, {Job: 1, IOPS: 36571.428571}, {Job: 2, IOPS: 7529.411765}}, o.Jobs)
 	require.Contains(t, string(o.Fio), `"percentile"`)
 	require.NotContains(t, string(o.Fio), `"bins"`)
 
@@ -111,7 +111,7 @@ func TestMachines(t *testing.T) {
 	for _, m := range r.machines {
 		seeds = append(seeds, m.guest.job)
 	}
-	require.ElementsMatch(t, []string{jobs.Fio(s.Workload, "/dev/vda", 5), jobs.Fio(s.Workload, "/dev/vda", 6)}, seeds)
+	require.ElementsMatch(t, []string{fio.Fio(s.Workload, "/dev/vda", 5), fio.Fio(s.Workload, "/dev/vda", 6)}, seeds)
 
 	_, err = r.Run(t.Context(), spec())
 	require.NoError(t, err)
@@ -129,12 +129,12 @@ func TestMachines(t *testing.T) {
 func TestSmallQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		guest string
-		knobs []expt.Knob
+		knobs []plan.Knob
 		want  string // nr_requests
 	}{
 		"a scheduler":  {"mq-deadline", nil, "128"},
 		"none":         {"none", nil, ""},
-		"a given knob": {"kyber", []expt.Knob{{Key: "nr-requests", Value: "32"}}, "32"},
+		"a given knob": {"kyber", []plan.Knob{{Key: "nr-requests", Value: "32"}}, "32"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Options{})
@@ -144,7 +144,7 @@ func TestSmallQueue(t *testing.T) {
 				return &fakeMachine{guest: g}
 			}
 			s := spec()
-			s.QSize, s.Guest = 8, expt.Scheduler{Name: c.guest, Knobs: c.knobs}
+			s.QSize, s.Guest = 8, plan.Scheduler{Name: c.guest, Knobs: c.knobs}
 			_, err := r.Run(t.Context(), s)
 			require.NoError(t, err)
 			require.Equal(t, 8, r.machines[0].size)
@@ -155,20 +155,20 @@ func TestSmallQueue(t *testing.T) {
 
 func TestRunFails(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*fakeMachine, *expt.Spec)
+		change func(*fakeMachine, *plan.Spec)
 		want   string
 	}{
-		"scheduler": {func(m *fakeMachine, _ *expt.Spec) { m.guest.stubborn = true },
+		"scheduler": {func(m *fakeMachine, _ *plan.Spec) { m.guest.stubborn = true },
 			"the guest's kernel does not take the scheduler mq-deadline for vda: it says sh: write error: Invalid argument\n[none]"},
-		"knob": {func(_ *fakeMachine, s *expt.Spec) { s.Guest.Knobs = []expt.Knob{{Key: "nonsense", Value: "1"}} },
+		"knob": {func(_ *fakeMachine, s *plan.Spec) { s.Guest.Knobs = []plan.Knob{{Key: "nonsense", Value: "1"}} },
 			`the guest's scheduler has no knob "nonsense"`},
-		"fio":          {func(m *fakeMachine, _ *expt.Spec) { m.guest.status = "1" }, "fio in the guest: status 1: fio: what went wrong"},
-		"fio's output": {func(m *fakeMachine, _ *expt.Spec) { m.guest.out = []byte("fio: killed") }, `fio's output has no JSON: "fio: killed"`},
-		"stat":         {func(m *fakeMachine, _ *expt.Spec) { m.guest.after = "1 2" }, `the guest's stat "1 2" has 2 numbers: want 11 or more`},
-		"plug":         {func(m *fakeMachine, _ *expt.Spec) { m.refuse = errors.New("no bus") }, "no bus"},
-		"disk":         {func(_ *fakeMachine, s *expt.Spec) { s.Disk = "/nonexistent/disk" }, "/nonexistent/disk"},
-		"windows":      {func(_ *fakeMachine, s *expt.Spec) { s.VMs = 9 }, "too small for 9 VMs"},
-		"host knob":    {func(_ *fakeMachine, s *expt.Spec) { s.Host.Knobs = []expt.Knob{{Key: "bogus", Value: "1"}} }, "bogus"},
+		"fio":          {func(m *fakeMachine, _ *plan.Spec) { m.guest.status = "1" }, "fio in the guest: status 1: fio: what went wrong"},
+		"fio's output": {func(m *fakeMachine, _ *plan.Spec) { m.guest.out = []byte("fio: killed") }, `fio's output has no JSON: "fio: killed"`},
+		"stat":         {func(m *fakeMachine, _ *plan.Spec) { m.guest.after = "1 2" }, `the guest's stat "1 2" has 2 numbers: want 11 or more`},
+		"plug":         {func(m *fakeMachine, _ *plan.Spec) { m.refuse = errors.New("no bus") }, "no bus"},
+		"disk":         {func(_ *fakeMachine, s *plan.Spec) { s.Disk = "/nonexistent/disk" }, "/nonexistent/disk"},
+		"windows":      {func(_ *fakeMachine, s *plan.Spec) { s.VMs = 9 }, "too small for 9 VMs"},
+		"host knob":    {func(_ *fakeMachine, s *plan.Spec) { s.Host.Knobs = []plan.Knob{{Key: "bogus", Value: "1"}} }, "bogus"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Options{})
@@ -214,7 +214,7 @@ func TestWarnings(t *testing.T) {
 		return &fakeMachine{guest: g}
 	}
 	s := spec()
-	s.Queues, s.Guest.Knobs = 1, []expt.Knob{{Key: "fifo_batch", Value: "3"}}
+	s.Queues, s.Guest.Knobs = 1, []plan.Knob{{Key: "fifo_batch", Value: "3"}}
 	o, err := r.Run(t.Context(), s)
 	require.NoError(t, err)
 	o.Warnings = slices.DeleteFunc(o.Warnings, func(w string) bool { return strings.Contains(w, "the host counted 0") })
@@ -241,7 +241,7 @@ func TestRunningVM(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
 	s := spec()
-	p := &expt.Plan{Disk: s.Disk, Cells: []expt.Cell{s.Cell}}
+	p := &plan.Plan{Disk: s.Disk, Cells: []plan.Cell{s.Cell}}
 
 	g.lacks = "fio"
 	require.ErrorContains(t, w.Check(p), "the guest lacks fio: install Debian's packages fio,")

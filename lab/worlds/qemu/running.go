@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/elevisor/elevisor/internal/attach"
-	"github.com/elevisor/elevisor/internal/qmp"
+	"github.com/elevisor/elevisor/qemu/attach"
+	"github.com/elevisor/elevisor/qemu/qmp"
 )
 
 const (

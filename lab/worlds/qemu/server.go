@@ -8,11 +8,11 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/blk"
+	"github.com/elevisor/elevisor/daemon"
+	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/measure"
-	"github.com/elevisor/elevisor/internal/serve"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/worlds/measure"
 	"github.com/elevisor/elevisor/sched"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // server serves one run's disks in this process.
 type server struct {
-	*serve.Daemon
+	*daemon.Daemon
 	sockets []string // by VM
 	stop    context.CancelFunc
 	ended   chan error
@@ -79,7 +79,7 @@ func inFile(words string) bool {
 func window(bytes int64, vms int) int64 { return bytes / int64(vms) / windowAlign * windowAlign }
 
 // plan says what to serve for a run.
-func (w *world) plan(s *expt.Spec) (disks []serve.Disk, d serve.Domain, err error) {
+func (w *world) plan(s *plan.Spec) (disks []daemon.Disk, d daemon.Domain, err error) {
 	i, err := w.look(s.Disk)
 	if err != nil {
 		return nil, d, err
@@ -98,22 +98,22 @@ func (w *world) plan(s *expt.Spec) (disks []serve.Disk, d serve.Domain, err erro
 		slow.IOPS = s.IOPS
 	}
 	for n := range s.VMs {
-		disk := serve.Disk{
+		disk := daemon.Disk{
 			ID: serverDisk(n), Path: s.Disk, Socket: filepath.Join(dir, fmt.Sprintf("%d-%d.sock", w.serial, n)),
-			NumQueues: max(s.Queues, 1), QueueSize: queueSize(&s.Cell), SegMax: expt.Segments,
+			NumQueues: max(s.Queues, 1), QueueSize: queueSize(&s.Cell), SegMax: plan.Segments,
 			Offset: int64(n) * part, Size: part, Cache: i.cache, Domain: domainID, Slow: slow, Shared: true, Record: true,
 		}
 		disks = append(disks, disk)
 	}
-	d = serve.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
+	d = daemon.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
 	for _, k := range s.Host.Knobs {
-		d.Knobs = append(d.Knobs, serve.Knob{Key: k.Key, Value: k.Value})
+		d.Knobs = append(d.Knobs, daemon.Knob{Key: k.Key, Value: k.Value})
 	}
 	return disks, d, nil
 }
 
 // queueSize is how many entries each virtqueue has.
-func queueSize(c *expt.Cell) int {
+func queueSize(c *plan.Cell) int {
 	if c.QSize == 0 {
 		return defaultQueueSize
 	}
@@ -121,13 +121,13 @@ func queueSize(c *expt.Cell) int {
 }
 
 // serve opens a run's disks.
-func (w *world) serve(s *expt.Spec) (*server, error) {
+func (w *world) serve(s *plan.Spec) (*server, error) {
 	srv := &server{ended: make(chan error, 1)}
 	disks, domain, err := w.plan(s)
 	if err != nil {
 		return nil, err
 	}
-	if srv.Daemon, err = serve.Open(disks, []serve.Domain{domain}, w.log); err != nil {
+	if srv.Daemon, err = daemon.Open(disks, []daemon.Domain{domain}, w.log); err != nil {
 		return nil, err
 	}
 	for _, d := range disks {
@@ -153,7 +153,7 @@ func (s *server) counts() ctl.DiskStat { return s.Stat()[0] }
 
 // diskCounts is what reached the image between two readings, but for the sums, which
 // hostCounts has. Of a simulated drive, its own count is in it.
-func diskCounts(before, after *ctl.DiskStat) expt.Disk {
+func diskCounts(before, after *ctl.DiskStat) plan.Disk {
 	record := after.Recorded.Since(*before.Recorded)
 	if after.Simulated == nil {
 		return measure.Disk(&record, nil, nil)
@@ -165,7 +165,7 @@ func diskCounts(before, after *ctl.DiskStat) expt.Disk {
 var dataOps = []blk.Op{blk.OpRead, blk.OpWrite, blk.OpDiscard, blk.OpWriteZeroes}
 
 // hostCounts is what the host's scheduler did between two readings.
-func hostCounts(before, after *device.DomainStats) (m expt.Merging, d expt.Disk) {
+func hostCounts(before, after *device.DomainStats) (m plan.Merging, d plan.Disk) {
 	m.Known = true
 	for _, op := range dataOps {
 		m.Issued += after.Op[op].IOs - before.Op[op].IOs

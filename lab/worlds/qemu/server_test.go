@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/ctl"
-	"github.com/elevisor/elevisor/internal/expt"
+	"github.com/elevisor/elevisor/daemon/ctl"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 // A run's disks are recorded, as one, and as slow as the plan says, whatever is behind.
@@ -30,7 +30,7 @@ func TestServerRecords(t *testing.T) {
 func TestDiskCounts(t *testing.T) {
 	before := ctl.DiskStat{Recorded: &backend.Records{Requests: 10, Sectors: 80, Seeks: 1, LostOtherVM: 1}}
 	after := ctl.DiskStat{Recorded: &backend.Records{Requests: 15, Sectors: 120, Seeks: 3, SeekSectors: 7, LostOtherVM: 2, LostLate: 1}}
-	want := expt.Disk{Requests: 5, Sectors: 40, Seeks: 2, SeekSum: 7, LostCrossVM: 1, LostLate: 1}
+	want := plan.Disk{Requests: 5, Sectors: 40, Seeks: 2, SeekSum: 7, LostCrossVM: 1, LostLate: 1}
 	require.Equal(t, want, diskCounts(&before, &after))
 	before.Simulated, after.Simulated = &backend.SimStats{}, &backend.SimStats{}
 	before.Simulated.Model.Seeks, after.Simulated.Model.Seeks = 2, 9

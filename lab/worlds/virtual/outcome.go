@@ -1,25 +1,25 @@
-package simworld
+package virtual
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 
-	"github.com/elevisor/elevisor/backend/sim"
+	"github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/internal/bench"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/measure"
-	"github.com/elevisor/elevisor/internal/guest"
-	worlds "github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/virtual"
+	"github.com/elevisor/elevisor/lab/worlds/measure"
 )
 
 // outcome puts a result, from which the ramp is taken already, into the words of
 // experiments.
-func (w *world) outcome(res *worlds.Result) (*expt.Outcome, error) {
-	o := &expt.Outcome{Host: measure.Host(&device.DomainStats{}, &res.Host)}
-	results, options := make([][]bench.JobResult, len(res.VMs)), make([][]bench.Options, len(res.VMs))
+func (w *world) outcome(res *virtual.Result) (*plan.Outcome, error) {
+	o := &plan.Outcome{Host: measure.Host(&device.DomainStats{}, &res.Host)}
+	results, options := make([][]load.JobResult, len(res.VMs)), make([][]load.Options, len(res.VMs))
 	for vm := range res.VMs {
 		for _, n := range res.VMs[vm].Jobs {
 			results[vm], options[vm] = append(results[vm], res.Results[n]), append(options[vm], res.Jobs[n].Options)
@@ -27,11 +27,11 @@ func (w *world) outcome(res *worlds.Result) (*expt.Outcome, error) {
 		measure.Guest(&o.Guest, &guest.BlockStats{}, &res.VMs[vm].Guest)
 	}
 	measure.Jobs(o, results, options)
-	var drive *sim.Stats
+	var model *drive.Stats
 	if res.Drive != nil {
-		drive = &res.Drive.Model
+		model = &res.Drive.Model
 	}
-	o.Disk = measure.Disk(res.Record, &sim.Stats{}, drive)
+	o.Disk = measure.Disk(res.Record, &drive.Stats{}, model)
 	ramp := blk.Instant(0)
 	for i := range res.Jobs {
 		ramp = max(ramp, blk.Instant(res.Jobs[i].RampTime))

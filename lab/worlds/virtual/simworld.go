@@ -2,7 +2,7 @@
 // package sim. A run depends on its cell, its disk and its seed alone, so that runs do not
 // disturb each other, and the same plan gives the same outcomes on every machine of one
 // architecture.
-package simworld
+package virtual
 
 import (
 	"context"
@@ -15,29 +15,29 @@ import (
 	"time"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/expt/measure"
-	"github.com/elevisor/elevisor/internal/sim"
+	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/lab/virtual"
+	"github.com/elevisor/elevisor/lab/worlds/measure"
 )
 
 // DefaultCosts are what a request takes of processor time where nobody says: 20 µs, guest
 // and host together, within ±10 %. That is the order of what a virtio-blk request takes
 // through both systems of a VM; it is the same for all schedulers, so that what is compared
 // is the order of requests and nothing else.
-func DefaultCosts() sim.Costs {
-	return sim.Costs{PerRead: 20 * time.Microsecond, PerWrite: 20 * time.Microsecond, Jitter: sim.DefaultJitter}
+func DefaultCosts() virtual.Costs {
+	return virtual.Costs{PerRead: 20 * time.Microsecond, PerWrite: 20 * time.Microsecond, Jitter: virtual.DefaultJitter}
 }
 
 // Options are of all runs of a world.
 type Options struct {
-	Costs   sim.Costs
+	Costs   virtual.Costs
 	Version string // the program's, for fio's output
 	Workers int    // runs at a time; 0: GOMAXPROCS
 	Fio     bool   // keep each run's output in fio's form
 }
 
 // CostNames are the costs by their flags, for Plan.Options.
-func CostNames(c *sim.Costs) map[string]string {
+func CostNames(c *virtual.Costs) map[string]string {
 	return map[string]string{
 		"cost-read": c.PerRead.String(), "cost-write": c.PerWrite.String(), "cost-request": c.PerRequest.String(),
 		"cost-jitter": strconv.FormatFloat(c.Jitter, 'g', -1, 64),
@@ -49,7 +49,7 @@ func CostNames(c *sim.Costs) map[string]string {
 type world struct{ o Options }
 
 // New is the world.
-func New(o Options) expt.World { return &world{o} }
+func New(o Options) plan.World { return &world{o} }
 
 // Concurrent implements expt.Concurrent.
 func (w *world) Concurrent() int {
@@ -63,7 +63,7 @@ func (w *world) Concurrent() int {
 var kinds = []string{"sim:", "null:", "mem:"}
 
 // Check implements expt.World.
-func (w *world) Check(p *expt.Plan) error {
+func (w *world) Check(p *plan.Plan) error {
 	if !slices.ContainsFunc(kinds, func(k string) bool { return strings.HasPrefix(p.Disk, k) }) {
 		return fmt.Errorf("disk %s: in virtual time there are %s only", p.Disk, strings.Join(kinds, ", "))
 	}
@@ -72,9 +72,9 @@ func (w *world) Check(p *expt.Plan) error {
 	}
 	for i := range p.Cells {
 		c := &p.Cells[i]
-		err := expt.CheckGuest(c.Guest)
+		err := plan.CheckGuest(c.Guest)
 		if err == nil {
-			err = w.checkRun(expt.Spec{Cell: *c, Disk: p.Disk, IOPS: p.IOPS, Seed: 1})
+			err = w.checkRun(plan.Spec{Cell: *c, Disk: p.Disk, IOPS: p.IOPS, Seed: 1})
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c, err)
@@ -84,7 +84,7 @@ func (w *world) Check(p *expt.Plan) error {
 }
 
 // checkRun has a run end before it begins: sim says what does not fit.
-func (w *world) checkRun(s expt.Spec) error {
+func (w *world) checkRun(s plan.Spec) error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := w.simulate(ended, &s); !errors.Is(err, context.Canceled) {
@@ -94,7 +94,7 @@ func (w *world) checkRun(s expt.Spec) error {
 }
 
 // Run implements expt.World.
-func (w *world) Run(ctx context.Context, s expt.Spec) (*expt.Outcome, error) {
+func (w *world) Run(ctx context.Context, s plan.Spec) (*plan.Outcome, error) {
 	res, err := w.simulate(ctx, &s)
 	if err != nil {
 		return nil, err
@@ -106,17 +106,17 @@ func (w *world) Run(ctx context.Context, s expt.Spec) (*expt.Outcome, error) {
 }
 
 // simulate sets a run up and runs it.
-func (w *world) simulate(ctx context.Context, s *expt.Spec) (*sim.Result, error) {
+func (w *world) simulate(ctx context.Context, s *plan.Spec) (*virtual.Result, error) {
 	img, err := open(s)
 	if err != nil {
 		return nil, err
 	}
 	defer img.Close()
-	o := sim.Options{
+	o := virtual.Options{
 		Image: img, Scheduler: s.Host.Name, QueueDepth: s.Depth, Seed: s.Seed, Costs: w.o.Costs, Record: true, Keep: s.Trace,
 	}
 	for _, k := range s.Host.Knobs {
-		o.Knobs = append(o.Knobs, sim.Knob(k))
+		o.Knobs = append(o.Knobs, virtual.Knob(k))
 	}
 	size := img.Info().Sectors.Bytes() / int64(s.VMs) / windowAlign * windowAlign
 	for i := range s.VMs {
@@ -127,7 +127,7 @@ func (w *world) simulate(ctx context.Context, s *expt.Spec) (*sim.Result, error)
 		vm.Offset, vm.Size = int64(i)*size, size
 		o.VMs = append(o.VMs, vm)
 	}
-	return sim.RunContext(ctx, o)
+	return virtual.RunContext(ctx, o)
 }
 
 // windowAlign is what the VMs' parts of the disk are whole multiples of.
@@ -138,7 +138,7 @@ const everything = "null:size=64t"
 
 // open makes the run's disk: a drive that turns to a place of its own, and keeps no data
 // unless somebody asked for that.
-func open(s *expt.Spec) (backend.Image, error) {
+func open(s *plan.Spec) (backend.Image, error) {
 	spec := s.Disk
 	if is, _ := backend.IsSim(spec); is {
 		spec = backend.AddSimKey(spec, "seed", strconv.FormatUint(s.Seed, 10))
@@ -154,21 +154,21 @@ func open(s *expt.Spec) (backend.Image, error) {
 }
 
 // machine is one VM without its window.
-func machine(s *expt.Spec, i int) (sim.VM, error) {
+func machine(s *plan.Spec, i int) (virtual.VM, error) {
 	block, own, err := measure.Block(&s.Cell)
 	if err != nil {
-		return sim.VM{}, err
+		return virtual.VM{}, err
 	}
-	vm := sim.VM{NumQueues: s.Queues, QueueSize: s.QSize, SegMax: expt.Segments, Guest: block}
+	vm := virtual.VM{NumQueues: s.Queues, QueueSize: s.QSize, SegMax: plan.Segments, Guest: block}
 	for _, k := range own {
-		vm.GuestKnobs = append(vm.GuestKnobs, sim.Knob(k))
+		vm.GuestKnobs = append(vm.GuestKnobs, virtual.Knob(k))
 	}
 	for _, j := range s.Workload.Of(i) {
 		o, err := j.Bench()
 		if err != nil {
 			return vm, err
 		}
-		vm.Jobs = append(vm.Jobs, sim.Job{Options: o})
+		vm.Jobs = append(vm.Jobs, virtual.Job{Options: o})
 	}
 	return vm, nil
 }
@@ -180,7 +180,7 @@ func (w *world) Environment() map[string]string {
 }
 
 // Notes implements expt.World.
-func (w *world) Notes(p *expt.Plan) []string {
+func (w *world) Notes(p *plan.Plan) []string {
 	c := &w.o.Costs
 	notes := []string{
 		"Time is virtual: disk and processors take the time that models say, and a plan gives the same figures again.",

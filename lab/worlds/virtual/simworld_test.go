@@ -1,4 +1,4 @@
-package simworld
+package virtual
 
 import (
 	"context"
@@ -11,31 +11,31 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/elevisor/elevisor/internal/expt"
-	"github.com/elevisor/elevisor/internal/jobs"
+	"github.com/elevisor/elevisor/guest/fio"
+	"github.com/elevisor/elevisor/lab/plan"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const drive = "sim:hdd?preset=hd155ui"
+const disk = "sim:hdd?preset=hd155ui"
 
-// load is a workload of one job, by fio's words.
-func load(t *testing.T, name string, words ...string) expt.Load {
-	j, _, err := jobs.ParseWords(words)
+// loadOf is a workload of one job, by fio's words.
+func loadOf(t *testing.T, name string, words ...string) plan.Load {
+	j, _, err := fio.ParseWords(words)
 	require.NoError(t, err)
-	return expt.Load{Workload: jobs.Workload{Name: name, Jobs: []jobs.Job{j}}}
+	return plan.Load{Workload: fio.Workload{Name: name, Jobs: []fio.Job{j}}}
 }
 
-func plan(t *testing.T, disk string, loads ...expt.Load) *expt.Plan {
-	p, err := expt.NewPlan(expt.Matrix{
-		World: "sim", Disk: disk, Guests: []expt.Scheduler{{Name: "none"}}, Hosts: []expt.Scheduler{{Name: "none"}},
+func planOf(t *testing.T, disk string, loads ...plan.Load) *plan.Plan {
+	p, err := plan.NewPlan(plan.Matrix{
+		World: "sim", Disk: disk, Guests: []plan.Scheduler{{Name: "none"}}, Hosts: []plan.Scheduler{{Name: "none"}},
 		Loads: loads, Repeats: 3, Seed: 1,
 	})
 	require.NoError(t, err)
 	return p
 }
 
-func one(t *testing.T, s expt.Spec) *expt.Outcome {
+func one(t *testing.T, s plan.Spec) *plan.Outcome {
 	w := New(Options{Costs: DefaultCosts(), Version: "test", Fio: true})
 	o, err := w.Run(t.Context(), s)
 	require.NoError(t, err)
@@ -46,15 +46,15 @@ func one(t *testing.T, s expt.Spec) *expt.Outcome {
 // Two VMs with two jobs each: what the jobs count, the guests, the host and the disk, in
 // one run without its ramp, is one story.
 func TestOutcome(t *testing.T) {
-	l := load(t, "a", "rw=randrw", "bs=8k", "iodepth=8", "numjobs=2", "runtime=1", "time_based", "ramp_time=200ms", "size=1g")
-	p := plan(t, drive, l)
-	s := expt.Spec{Cell: p.Cells[0], Disk: drive, Seed: 5, Trace: 100}
+	l := loadOf(t, "a", "rw=randrw", "bs=8k", "iodepth=8", "numjobs=2", "runtime=1", "time_based", "ramp_time=200ms", "size=1g")
+	p := planOf(t, disk, l)
+	s := plan.Spec{Cell: p.Cells[0], Disk: disk, Seed: 5, Trace: 100}
 	s.VMs, s.Queues, s.Guest.Name, s.Host.Name = 2, 2, "deadline", "deadline"
 	o := one(t, s)
 
 	require.Len(t, o.Jobs, 4)
-	assert.Equal(t, []expt.Share{{VM: 0, Job: 0}, {VM: 0, Job: 1}, {VM: 1, Job: 0}, {VM: 1, Job: 1}},
-		[]expt.Share{bare(o.Jobs[0]), bare(o.Jobs[1]), bare(o.Jobs[2]), bare(o.Jobs[3])})
+	assert.Equal(t, []plan.Share{{VM: 0, Job: 0}, {VM: 0, Job: 1}, {VM: 1, Job: 0}, {VM: 1, Job: 1}},
+		[]plan.Share{bare(o.Jobs[0]), bare(o.Jobs[1]), bare(o.Jobs[2]), bare(o.Jobs[3])})
 	sum := 0.0
 	for _, j := range o.Jobs {
 		sum += j.IOPS
@@ -84,13 +84,13 @@ func TestOutcome(t *testing.T) {
 		require.True(t, a.Seconds >= 0 && a.Seconds < 1 && (i == 0 || a.Seconds >= o.Trace[i-1].Seconds))
 	}
 	assert.Len(t, vms, 2)
-	for _, d := range []expt.Direction{o.Read, o.Write} {
+	for _, d := range []plan.Direction{o.Read, o.Write} {
 		require.NotEmpty(t, d.CDF)
 		for i := range d.CDF[1:] {
 			require.LessOrEqual(t, d.CDF[i].US, d.CDF[i+1].US)
 			require.Less(t, d.CDF[i].Q, d.CDF[i+1].Q)
 		}
-		assert.Equal(t, expt.Quantile{Q: 1, US: d.Max}, d.CDF[len(d.CDF)-1])
+		assert.Equal(t, plan.Quantile{Q: 1, US: d.Max}, d.CDF[len(d.CDF)-1])
 		assert.True(t, d.P50 < d.P99 && d.P99 <= d.Max && d.Mean > 0)
 	}
 	var fio struct{ Jobs []any }
@@ -98,23 +98,23 @@ func TestOutcome(t *testing.T) {
 	assert.Len(t, fio.Jobs, 4)
 }
 
-func bare(s expt.Share) expt.Share { return expt.Share{VM: s.VM, Job: s.Job} }
+func bare(s plan.Share) plan.Share { return plan.Share{VM: s.VM, Job: s.Job} }
 
 // A guest without a scheduler has a block layer all the same, which merges what comes at
 // once; nomerges and a knob's limit change that, and a slower disk is slower.
 func TestSettings(t *testing.T) {
-	l := load(t, "a", "rw=write", "iodepth=32", "iodepth_batch=16", "runtime=500ms", "time_based", "size=64m")
-	s := expt.Spec{Cell: plan(t, "null:size=1g", l).Cells[0], Disk: "null:size=1g", IOPS: 500, Seed: 5}
+	l := loadOf(t, "a", "rw=write", "iodepth=32", "iodepth_batch=16", "runtime=500ms", "time_based", "size=64m")
+	s := plan.Spec{Cell: planOf(t, "null:size=1g", l).Cells[0], Disk: "null:size=1g", IOPS: 500, Seed: 5}
 	s.QSize = 8
-	merged := func(change func(s *expt.Spec)) float64 {
+	merged := func(change func(s *plan.Spec)) float64 {
 		c := s
 		change(&c)
 		o := one(t, c)
 		return float64(o.Guest.Submitted) / float64(o.Guest.Issued)
 	}
-	assert.Greater(t, merged(func(*expt.Spec) {}), 4.0)
-	assert.InDelta(t, 1, merged(func(s *expt.Spec) { s.NoMerges = 2 }), 0.3)
-	limited := merged(func(s *expt.Spec) { s.Guest.Knobs = []expt.Knob{{Key: "max_sectors_kb", Value: "8"}} })
+	assert.Greater(t, merged(func(*plan.Spec) {}), 4.0)
+	assert.InDelta(t, 1, merged(func(s *plan.Spec) { s.NoMerges = 2 }), 0.3)
+	limited := merged(func(s *plan.Spec) { s.Guest.Knobs = []plan.Knob{{Key: "max_sectors_kb", Value: "8"}} })
 	assert.InDelta(t, 2, limited, 0.2)
 	o := one(t, s)
 	assert.InDelta(t, 250, o.Disk.Requests, 10, "in half a second")
@@ -123,8 +123,8 @@ func TestSettings(t *testing.T) {
 // Another seed is another run, also of a workload in which nothing is random but the
 // processor's time and where the platter stands.
 func TestSeeds(t *testing.T) {
-	l := load(t, "a", "rw=read", "numjobs=2", "runtime=300ms", "time_based", "size=1g", "offset_increment=1g")
-	s := expt.Spec{Cell: plan(t, drive, l).Cells[0], Disk: drive, Seed: 5}
+	l := loadOf(t, "a", "rw=read", "numjobs=2", "runtime=300ms", "time_based", "size=1g", "offset_increment=1g")
+	s := plan.Spec{Cell: planOf(t, disk, l).Cells[0], Disk: disk, Seed: 5}
 	text := func() string {
 		b, err := json.Marshal(one(t, s))
 		require.NoError(t, err)
@@ -138,8 +138,8 @@ func TestSeeds(t *testing.T) {
 
 // A cancelled run ends at once, wherever it is.
 func TestCancel(t *testing.T) {
-	l := load(t, "a", "rw=randread", "runtime=600000", "time_based")
-	s := expt.Spec{Cell: plan(t, drive, l).Cells[0], Disk: drive, Seed: 5}
+	l := loadOf(t, "a", "rw=randread", "runtime=600000", "time_based")
+	s := plan.Spec{Cell: planOf(t, disk, l).Cells[0], Disk: disk, Seed: 5}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := New(Options{Costs: DefaultCosts()}).Run(ctx, s)
@@ -150,15 +150,15 @@ func TestCancel(t *testing.T) {
 // same configuration whose runs have seeds of their own, 10 pairs. By chance, 1 of 20 is
 // significant before correction; after it hardly any.
 func TestEqualThingsAreEqual(t *testing.T) {
-	var loads []expt.Load
+	var loads []plan.Load
 	for i := range 20 {
 		words := []string{
 			"rw=" + []string{"read", "write", "randread", "randrw"}[i%4], fmt.Sprint("numjobs=", 1+i%3), fmt.Sprint("iodepth=", 1+i%5),
 			"runtime=100ms", "ramp_time=20ms", "time_based", "size=1g", "offset_increment=1g",
 		}
-		loads = append(loads, load(t, fmt.Sprint("aa-", i), words...))
+		loads = append(loads, loadOf(t, fmt.Sprint("aa-", i), words...))
 	}
-	p := plan(t, drive, loads...)
+	p := planOf(t, disk, loads...)
 	p.Repeats = 10
 	p.Cells = append(p.Cells, p.Cells...)
 	runs, err := p.Order()
@@ -169,12 +169,12 @@ func TestEqualThingsAreEqual(t *testing.T) {
 		if r.Cell >= 20 {
 			r.Seed += 1 << 40 // not its pair's
 		}
-		r.Outcome, err = w.Run(t.Context(), expt.Spec{Cell: p.Cells[r.Cell], Disk: p.Disk, Seed: r.Seed})
+		r.Outcome, err = w.Run(t.Context(), plan.Spec{Cell: p.Cells[r.Cell], Disk: p.Disk, Seed: r.Seed})
 		require.NoError(t, err)
 	}
-	s, err := expt.Summarize(p, runs)
+	s, err := plan.Summarize(p, runs)
 	require.NoError(t, err)
-	for _, metric := range []string{expt.MetricIOPS, expt.MetricP99} {
+	for _, metric := range []string{plan.MetricIOPS, plan.MetricP99} {
 		n, same, before, after := 0, 0, 0, 0
 		for _, c := range s.Comparisons {
 			switch {
@@ -202,7 +202,7 @@ func TestEqualThingsAreEqual(t *testing.T) {
 
 func TestNotes(t *testing.T) {
 	w := New(Options{Costs: DefaultCosts()})
-	p := plan(t, drive, load(t, "a", "rw=read", "runtime=1"))
+	p := planOf(t, disk, loadOf(t, "a", "rw=read", "runtime=1"))
 	require.NoError(t, w.Check(p))
 	assert.Contains(t, w.Notes(p)[1], "20µs of processor time to read and 20µs to write, within 10 %")
 	p.IOPS = 100

@@ -1,7 +1,7 @@
 #!/bin/bash
 # build.sh
 #
-# Makes the guest of the tests and of elevisor compare once, and prints the directory that holds it:
+# Makes the guest of the tests and of elevisor-lab compare once, and prints the directory that holds it:
 #   vmlinux or vmlinuz   a distribution's kernel: Debian's cloud kernel, downloaded and unpacked, never
 #                        installed; where there is no apt-get, the kernel that this machine runs
 #   base.cpio            initramfs: busybox, virtio and I/O scheduler modules, fio, e2fsprogs, blkdiscard

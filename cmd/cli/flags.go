@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -10,21 +10,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// maxBlock is the largest request of a load, in bytes: far above every disk's limits.
-const maxBlock = 16 << 20
-
-// blockSize judges --bs; what the disk's sectors have to do with it, bench does.
-func blockSize(bytes int64) (int, error) {
-	if bytes < 1 || bytes > maxBlock {
-		return 0, fmt.Errorf("--bs=%d is out of range 512 to %d", bytes, maxBlock)
-	}
-	return int(bytes), nil
-}
-
 // byteCount is a flag's number of bytes.
 type byteCount struct{ to *int64 }
 
-func bytesVar(fl *pflag.FlagSet, to *int64, name, value, usage string) {
+// BytesVar defines a flag that takes a number of bytes: 4k, 1M, 2GiB. Its default is value.
+func BytesVar(fl *pflag.FlagSet, to *int64, name, value, usage string) {
 	v := byteCount{to}
 	_ = v.Set(value) // ours
 	fl.Var(v, name, usage)
@@ -48,7 +38,8 @@ type span struct {
 	unit time.Duration
 }
 
-func timeVar(fl *pflag.FlagSet, to *time.Duration, unit time.Duration, name, usage string) {
+// TimeVar defines a flag that takes a time; a bare number counts units. Its default is *to.
+func TimeVar(fl *pflag.FlagSet, to *time.Duration, unit time.Duration, name, usage string) {
 	fl.Var(span{to, unit}, name, usage)
 }
 
