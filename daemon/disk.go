@@ -51,7 +51,7 @@ type Disk struct {
 	// experiments: no word on the command line.
 	Shared bool
 
-	drive []Knob // what --disk says of a simulated drive, until ParseDisk has put it behind Path
+	drive []driveKey // what --disk says of a simulated drive, until ParseDisk has put it behind Path
 
 	// For tests of limits: no words on the command line. Sectors.
 	MaxDiscard, MaxWriteZeroes, DiscardAlignment blk.Sector
@@ -97,10 +97,13 @@ var diskKeys = []key[Disk]{
 	{"drive", "NAME", ofDrive("drive")},
 }
 
+// driveKey is one word of a simulated drive.
+type driveKey struct{ key, value string }
+
 // ofDrive keeps a word of a simulated drive; what it may be, the backend knows.
 func ofDrive(word string) func(*Disk, string) error {
 	return func(d *Disk, v string) error {
-		d.drive = append(d.drive, Knob{word, v})
+		d.drive = append(d.drive, driveKey{word, v})
 		return nil
 	}
 }
@@ -110,14 +113,14 @@ func ofDrive(word string) func(*Disk, string) error {
 func (d *Disk) foldDrive() error {
 	sim, _ := backend.IsSim(d.Path)
 	if !sim && len(d.drive) > 0 {
-		return fmt.Errorf("%s=%q is for sim: disks, and the path is %q", d.drive[0].Key, d.drive[0].Value, d.Path)
+		return fmt.Errorf("%s=%q is for sim: disks, and the path is %q", d.drive[0].key, d.drive[0].value, d.Path)
 	}
 	if sim && d.Size > 0 && !backend.HasSimKey(d.Path, "size") {
-		d.drive = append(d.drive, Knob{"size", strconv.FormatInt(d.Size, 10)})
+		d.drive = append(d.drive, driveKey{"size", strconv.FormatInt(d.Size, 10)})
 		d.Size = 0
 	}
 	for _, k := range d.drive {
-		d.Path = backend.AddSimKey(d.Path, k.Key, k.Value)
+		d.Path = backend.AddSimKey(d.Path, k.key, k.value)
 	}
 	d.drive = nil
 	return nil

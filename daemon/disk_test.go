@@ -8,6 +8,7 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/device"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -114,7 +115,7 @@ func TestParseDomain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Domain{
 		ID: "hdd0", Scheduler: "deadline", Workers: 2, QueueDepth: 4, Rotational: "off",
-		Knobs: []Knob{{"read_expire", "100"}, {"nomerges", "1"}},
+		Knobs: []sched.Knob{{Key: "read_expire", Value: "100"}, {Key: "nomerges", Value: "1"}},
 	}, d)
 	for s, want := range map[string]string{
 		"scheduler=none":         "needs an id",
@@ -198,7 +199,7 @@ func TestDomains_refused(t *testing.T) {
 		`domain id "y" is used twice`:    {domains: []Domain{{ID: "y"}, {ID: "y"}}},
 		`"fast" is unknown`:              {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "fast"}}},
 		"can run on several loops":       {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Scheduler: "deadline", Workers: 2}}},
-		"no_such_knob":                   {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Knobs: []Knob{{"no_such_knob", "1"}}}}},
+		"no_such_knob":                   {second: Disk{ID: "2", Path: "mem:?size=1M", Socket: dir + "/2", Domain: "y"}, domains: []Domain{{ID: "y", Knobs: []sched.Knob{{Key: "no_such_knob", Value: "1"}}}}},
 	} {
 		disks := []Disk{one}
 		if c.second.ID != "" {

@@ -20,15 +20,12 @@ import (
 // physical disk, and the scheduler in which their requests meet.
 type Domain struct {
 	ID         string
-	Scheduler  string // default: auto
-	Workers    int    // loops, with the scheduler none; default 1
-	QueueDepth int    // requests on the disks at a time, of each loop; default 256, with timeslice 2
-	Rotational string // on, off; default: ask the system
-	Knobs      []Knob // in the order given
+	Scheduler  string       // default: auto
+	Workers    int          // loops, with the scheduler none; default 1
+	QueueDepth int          // requests on the disks at a time, of each loop; default 256, with timeslice 2
+	Rotational string       // on, off; default: ask the system
+	Knobs      []sched.Knob // in the order given
 }
-
-// Knob is one setting of a scheduler or of the domain, by the kernel's name.
-type Knob struct{ Key, Value string }
 
 // Private, as a disk's domain, keeps it out of every domain but its own.
 const Private = "private"
@@ -65,7 +62,7 @@ func DomainKeys() string { return help(domainKeys) }
 func ParseDomain(s string) (Domain, error) {
 	var d Domain
 	err := parse("--domain", domainKeys, &d, s, func(name, v string) error {
-		d.Knobs = append(d.Knobs, Knob{name, v})
+		d.Knobs = append(d.Knobs, sched.Knob{Key: name, Value: v})
 		return nil
 	})
 	if err == nil && (d.ID == "" || d.ID == Private) {

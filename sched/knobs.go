@@ -19,6 +19,12 @@ const (
 	millisecond blk.Instant = 1e6
 )
 
+// Knob is one setting: of a scheduler, or of the domain that it serves.
+type Knob struct {
+	Key   string `json:"key"`   // the kernel's name
+	Value string `json:"value"` // as Set takes it
+}
+
 // knob is one number, or one choice among words, that people may change while the
 // scheduler runs.
 type knob struct {

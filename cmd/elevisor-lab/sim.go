@@ -12,6 +12,7 @@ import (
 	"github.com/elevisor/elevisor/guest"
 	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/lab/virtual"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/elevisor/elevisor/virtqueue"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -180,7 +181,7 @@ func (f *simFlags) knobs() error {
 		if !ok {
 			return fmt.Errorf("--set=%s is not KNOB=VALUE", s)
 		}
-		f.o.Knobs = append(f.o.Knobs, virtual.Knob{Key: key, Value: value})
+		f.o.Knobs = append(f.o.Knobs, sched.Knob{Key: key, Value: value})
 	}
 	return nil
 }

@@ -22,14 +22,8 @@ import (
 
 // Scheduler is one choice of a scheduler with its knobs, by the kernel's names.
 type Scheduler struct {
-	Name  string `json:"name"`
-	Knobs []Knob `json:"knobs,omitempty"`
-}
-
-// Knob is one setting.
-type Knob struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
+	Name  string       `json:"name"`
+	Knobs []sched.Knob `json:"knobs,omitempty"`
 }
 
 // Cell is one element of the matrix.

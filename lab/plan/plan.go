@@ -9,6 +9,7 @@ import (
 
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/stats"
+	"github.com/elevisor/elevisor/sched"
 )
 
 // Matrix is what a plan is made of: every guest scheduler with every host scheduler, for
@@ -191,10 +192,10 @@ func (m *Matrix) combine(p *Plan, l *Load, axes []axis, chosen []int) {
 
 // limited is s with a limit on the size of requests, unless it has one of its own.
 func limited(s Scheduler, kb int) Scheduler {
-	if kb == 0 || slices.ContainsFunc(s.Knobs, func(k Knob) bool { return k.Key == maxSectorsKB.key }) {
+	if kb == 0 || slices.ContainsFunc(s.Knobs, func(k sched.Knob) bool { return k.Key == maxSectorsKB.key }) {
 		return s
 	}
-	s.Knobs = append(slices.Clip(s.Knobs), Knob{Key: maxSectorsKB.key, Value: fmt.Sprint(kb)})
+	s.Knobs = append(slices.Clip(s.Knobs), sched.Knob{Key: maxSectorsKB.key, Value: fmt.Sprint(kb)})
 	return s
 }
 

@@ -39,10 +39,10 @@ func ParseScheduler(text string) (s Scheduler, err error) {
 			return s, fmt.Errorf("scheduler %q: %q is not KNOB=VALUE; want NAME:KNOB=VALUE+KNOB=VALUE", text, word)
 		}
 		key = strings.ReplaceAll(key, "-", "_")
-		if slices.ContainsFunc(s.Knobs, func(k Knob) bool { return k.Key == key }) {
+		if slices.ContainsFunc(s.Knobs, func(k sched.Knob) bool { return k.Key == key }) {
 			return s, fmt.Errorf("scheduler %q: knob %s is given twice", text, key)
 		}
-		s.Knobs = append(s.Knobs, Knob{Key: key, Value: value})
+		s.Knobs = append(s.Knobs, sched.Knob{Key: key, Value: value})
 	}
 	return s, nil
 }

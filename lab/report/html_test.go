@@ -14,6 +14,7 @@ import (
 
 	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/lab/report/reporttest"
+	"github.com/elevisor/elevisor/sched"
 )
 
 func render(t *testing.T, r *plan.Results) string {
@@ -103,7 +104,7 @@ func TestHostileNames(t *testing.T) {
 	r.Plan.World, r.Plan.Disk, r.Plan.BaseGuest = evil, evil, evil
 	r.Summary.Headline, r.Summary.Warnings = evil, []string{evil}
 	for i := range r.Plan.Cells {
-		r.Plan.Cells[i].Guest.Knobs = []plan.Knob{{Key: evil, Value: evil}}
+		r.Plan.Cells[i].Guest.Knobs = []sched.Knob{{Key: evil, Value: evil}}
 	}
 	for i := range r.Summary.Comparisons {
 		r.Summary.Comparisons[i].Verdict, r.Summary.Comparisons[i].Mark = evil, evil
@@ -224,7 +225,7 @@ func TestKnobs(t *testing.T) {
 	s := reporttest.Full()
 	s.Guests, s.Hosts, s.Workloads, s.Repeats, s.Trace = []string{"none"}, []string{"none", "deadline", "bfq"}, s.Workloads[:1], 3, 0
 	r := reporttest.Results(s)
-	r.Plan.Cells[2].Host = plan.Scheduler{Name: "deadline", Knobs: []plan.Knob{{Key: "fifo_batch", Value: "1"}}}
+	r.Plan.Cells[2].Host = plan.Scheduler{Name: "deadline", Knobs: []sched.Knob{{Key: "fifo_batch", Value: "1"}}}
 	var b strings.Builder
 	require.NoError(t, Text(&b, r))
 	require.Contains(t, b.String(), "none        deadline#2 ")

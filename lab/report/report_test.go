@@ -17,6 +17,7 @@ import (
 
 	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/lab/report/reporttest"
+	"github.com/elevisor/elevisor/sched"
 )
 
 // TestText runs the transcripts in testdata/text: each command makes results up and shows
@@ -158,7 +159,7 @@ func FuzzLoad(f *testing.F) {
 // have schedulers of the same name with knobs.
 func TestBaseline_ofSeveralWithItsName(t *testing.T) {
 	none := plan.Scheduler{Name: "none"}
-	limited := plan.Scheduler{Name: "none", Knobs: []plan.Knob{{Key: "max_sectors_kb", Value: "64"}}}
+	limited := plan.Scheduler{Name: "none", Knobs: []sched.Knob{{Key: "max_sectors_kb", Value: "64"}}}
 	r := &plan.Results{Plan: plan.Plan{
 		Cells: []plan.Cell{{Guest: none, Host: limited}, {Guest: none, Host: none}}, BaseGuest: "none", BaseHost: "none",
 	}}

@@ -11,6 +11,7 @@ import (
 	drives "github.com/elevisor/elevisor/backend/drive"
 	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/lab/virtual"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/pelletier/go-toml/v2"
 )
 
@@ -85,20 +86,20 @@ func LoadMachine(group string) (m Machine, err error) {
 // configuration is how a published configuration is set up here.
 type configuration struct {
 	scheduler string
-	knobs     []virtual.Knob
+	knobs     []sched.Knob
 }
 
 // configurations, by their names in the tables. Jobs have a virtqueue each, which
 // stands for the RFC's software queue and for CFQ's and BFQ's process. BFQ of 2017
 // did not end weight raising by service received.
 var configurations = map[string]configuration{
-	"cfq_idle8":   {"cfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}}},
-	"cfq_idle0":   {"cfq", []virtual.Knob{{Key: "slice_idle", Value: "0"}}},
+	"cfq_idle8":   {"cfq", []sched.Knob{{Key: "slice_idle", Value: "8"}}},
+	"cfq_idle0":   {"cfq", []sched.Knob{{Key: "slice_idle", Value: "0"}}},
 	"blkmq_ts0":   {"none", nil},
-	"blkmq_ts250": {"timeslice", []virtual.Knob{{Key: "slice_by", Value: "queue"}, {Key: "time_slice_us", Value: "250"}}},
-	"cfq":         {"cfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}}},
-	"bfq_ll0":     {"bfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "0"}}},
-	"bfq_ll1":     {"bfq", []virtual.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "1"}, {Key: "wr_max_service", Value: "0"}}},
+	"blkmq_ts250": {"timeslice", []sched.Knob{{Key: "slice_by", Value: "queue"}, {Key: "time_slice_us", Value: "250"}}},
+	"cfq":         {"cfq", []sched.Knob{{Key: "slice_idle", Value: "8"}}},
+	"bfq_ll0":     {"bfq", []sched.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "0"}}},
+	"bfq_ll1":     {"bfq", []sched.Knob{{Key: "slice_idle", Value: "8"}, {Key: "low_latency", Value: "1"}, {Key: "wr_max_service", Value: "0"}}},
 	"whole_disk":  {"none", nil},
 }
 

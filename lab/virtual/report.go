@@ -28,7 +28,7 @@ type virtual struct {
 	Elapsed int64          `json:"elapsed_ns"`
 	Seed    uint64         `json:"seed"`
 	Costs   costs          `json:"costs"`
-	Knobs   []Knob         `json:"knobs"`
+	Knobs   []sched.Knob   `json:"knobs"`
 	VMs     []vmReport     `json:"vms"`
 	Host    ctl.DomainStat `json:"host"`            // as stat has it, without the ramp
 	Drive   *ctl.Simulated `json:"drive,omitempty"` // with the ramp
@@ -61,7 +61,7 @@ type guestReport struct {
 func (r *Result) WriteJSON(w io.Writer, version string) error {
 	c := &r.Options.Costs
 	out := report{Version: version, Virtual: virtual{
-		Elapsed: int64(r.Elapsed), Seed: r.Options.Seed, Knobs: append([]Knob{}, r.Options.Knobs...),
+		Elapsed: int64(r.Elapsed), Seed: r.Options.Seed, Knobs: append([]sched.Knob{}, r.Options.Knobs...),
 		Costs: costs{
 			PerRead: int64(c.PerRead), PerWrite: int64(c.PerWrite), PerRequest: int64(c.PerRequest), Jitter: c.Jitter,
 			PerSwitch: int64(c.PerSwitch), SwitchAfter: int64(c.SwitchAfter),

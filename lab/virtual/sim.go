@@ -23,6 +23,7 @@ import (
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/guest"
 	"github.com/elevisor/elevisor/guest/load"
+	"github.com/elevisor/elevisor/sched"
 )
 
 // Options are one run's. Zero values stand for the defaults.
@@ -32,9 +33,9 @@ type Options struct {
 	Disk  string
 	Image backend.Image
 
-	Scheduler  string // of the host, one of sched.Names; default none
-	Knobs      []Knob // of that scheduler and its domain, in this order
-	QueueDepth int    // requests on the disk at a time; default device.DefaultDepth
+	Scheduler  string       // of the host, one of sched.Names; default none
+	Knobs      []sched.Knob // of that scheduler and its domain, in this order
+	QueueDepth int          // requests on the disk at a time; default device.DefaultDepth
 
 	VMs   []VM
 	Costs Costs
@@ -54,9 +55,6 @@ type Options struct {
 	Check func(job int, first blk.Sector, data []byte) error
 }
 
-// Knob is one setting of a scheduler or its domain, by the kernel's name.
-type Knob struct{ Key, Value string }
-
 // VM is a virtual machine with one disk and its jobs.
 type VM struct {
 	Offset int64 // bytes; where its window in the image begins
@@ -73,7 +71,7 @@ type VM struct {
 	// Guest is the block layer in the guest; nil: jobs drive the virtqueues themselves.
 	Guest *guest.BlockOptions
 	// GuestKnobs are of that block layer's scheduler, in this order.
-	GuestKnobs []Knob
+	GuestKnobs []sched.Knob
 	// Jobs run at once. Of all their clones (numjobs), counted through, the i-th drives
 	// queue i % NumQueues.
 	Jobs []Job

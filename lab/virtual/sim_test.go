@@ -309,7 +309,7 @@ func TestPerSwitch(t *testing.T) {
 		j.Jobs, j.Increment, j.Size = 2, 1<<28, 1<<28
 		o := one(delayed(t, "null:size=1g", 100*us), j)
 		o.Scheduler, o.QueueDepth, o.VMs[0].NumQueues = "timeslice", 1, 2
-		o.Knobs = []Knob{{"time_slice_us", "1000"}, {"slice_by", "queue"}}
+		o.Knobs = []sched.Knob{{Key: "time_slice_us", Value: "1000"}, {Key: "slice_by", Value: "queue"}}
 		o.Costs = Costs{PerSwitch: 30 * us, SwitchAfter: c.after}
 		late := uint64(0)
 		o.Trace = func(now blk.Instant, r *blk.Request) {
@@ -337,7 +337,7 @@ func TestGateKeepsTheOrder(t *testing.T) {
 	j.Jobs = 2
 	o := one(delayed(t, "null:size=1g", 100*us), j)
 	o.Scheduler, o.QueueDepth, o.VMs[0].NumQueues = "timeslice", 4, 2
-	o.Knobs = []Knob{{"time_slice_us", "1000"}, {"slice_by", "queue"}}
+	o.Knobs = []sched.Knob{{Key: "time_slice_us", Value: "1000"}, {Key: "slice_by", Value: "queue"}}
 	o.Costs = Costs{PerSwitch: 300 * us, PerRead: 7 * us, Jitter: 1}
 	var last blk.Instant
 	held := 0
@@ -516,7 +516,7 @@ func TestRefusals(t *testing.T) {
 		`VM 0: scheduler "y" is unknown`:   func(o *Options) { o.VMs[0].Guest = &guest.BlockOptions{Scheduler: "y"} },
 		"queue-depth=-1 is out of range":   func(o *Options) { o.QueueDepth = -1 },
 		"queue-depth=9999 is out of range": func(o *Options) { o.QueueDepth = 9999 },
-		`there is no knob "z"`:             func(o *Options) { o.Knobs = []Knob{{"z", "1"}} },
+		`there is no knob "z"`:             func(o *Options) { o.Knobs = []sched.Knob{{Key: "z", Value: "1"}} },
 		"jitter=2 is out of range 0 to 1":  func(o *Options) { o.Costs.Jitter = 2 },
 		"a cost is below 0":                func(o *Options) { o.Costs.PerSwitch = -1 },
 		"VM 0: job 0: bs=100":              func(o *Options) { o.VMs[0].Jobs[0].BlockSize = 100 },

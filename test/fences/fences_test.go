@@ -55,7 +55,7 @@ var layers = map[string][]string{
 	"qemu/vm":               {"qemu/qmp"},
 	"lab/stats":             {},
 	"lab/virtual":           {"backend", "backend/drive", "blk", "daemon/ctl", "device", "guest", "guest/load", "sched"},
-	"lab/tables":            {"backend", "backend/drive", "guest/load", "lab/virtual"},
+	"lab/tables":            {"backend", "backend/drive", "guest/load", "lab/virtual", "sched"},
 	"lab/plan":              {"backend", "device", "guest/fio", "lab/stats", "sched", "virtqueue"},
 	"lab/report":            {"guest/fio", "lab/plan", "lab/stats", "sched"},
 	"lab/report/reporttest": {"guest/fio", "lab/plan", "lab/stats"},

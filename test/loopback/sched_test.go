@@ -311,7 +311,7 @@ func stopUnderLongSlice(t *testing.T) bool {
 	disk := slow(t, "8M", 3)
 	d := serveHere(t, []daemon.Disk{disk}, daemon.Domain{
 		ID: "d", Scheduler: "timeslice", QueueDepth: 1,
-		Knobs: []daemon.Knob{{Key: "time_slice_us", Value: "10000000"}},
+		Knobs: []sched.Knob{{Key: "time_slice_us", Value: "10000000"}},
 	})
 	g := connect(t, disk.Socket, guest.Options{Depth: 16})
 	taken := func(n int) { // what is still in the ring when it stops stays there

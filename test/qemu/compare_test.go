@@ -9,6 +9,7 @@ import (
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
 	world "github.com/elevisor/elevisor/lab/worlds/qemu"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,7 +26,7 @@ func TestCompare(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
 	cell := plan.Cell{
-		Guest: plan.Scheduler{Name: "deadline", Knobs: []plan.Knob{{Key: "read_expire", Value: "700"}}}, Host: plan.Scheduler{Name: "none"},
+		Guest: plan.Scheduler{Name: "deadline", Knobs: []sched.Knob{{Key: "read_expire", Value: "700"}}}, Host: plan.Scheduler{Name: "none"},
 		VMs: 1, Queues: 2, QSize: 8,
 		Workload: fio.Workload{Name: "sequential", Jobs: []fio.Job{
 			{Name: "seq", RW: "read", BS: 4096, IODepth: 32, Size: 32 << 20, Runtime: 2 * time.Second, TimeBased: true, Direct: true},

@@ -19,6 +19,7 @@ import (
 	"github.com/elevisor/elevisor/guest"
 	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/lab/virtual"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -36,10 +37,10 @@ var counts = []int{1, 2, 8}
 // setups are the schedulers, with a flow for each reader's queue.
 var setups = []struct {
 	scheduler string
-	knobs     []virtual.Knob
+	knobs     []sched.Knob
 }{
 	{"none", nil},
-	{"timeslice", []virtual.Knob{{Key: "slice_by", Value: "queue"}}},
+	{"timeslice", []sched.Knob{{Key: "slice_by", Value: "queue"}}},
 	{"cfq", nil},
 }
 
@@ -66,11 +67,9 @@ type outcome struct {
 }
 
 // live serves the drive to the built-in guest.
-func live(t *testing.T, scheduler string, knobs []virtual.Knob, n int, length time.Duration) outcome {
+func live(t *testing.T, scheduler string, knobs []sched.Knob, n int, length time.Duration) outcome {
 	domain := daemon.Domain{ID: "d", Scheduler: scheduler, QueueDepth: depth}
-	for _, k := range knobs {
-		domain.Knobs = append(domain.Knobs, daemon.Knob(k))
-	}
+	domain.Knobs = append(domain.Knobs, knobs...)
 	disk := daemon.Disk{ID: "d", Path: drive, Socket: filepath.Join(t.TempDir(), "d.sock"), NumQueues: n, Domain: "d", Record: true}
 	daemon, err := daemon.Open([]daemon.Disk{disk}, []daemon.Domain{domain}, zap.NewNop())
 	require.NoError(t, err)
@@ -121,7 +120,7 @@ func hostTime(kept []backend.Access) time.Duration {
 
 // inVirtualTime runs the same in virtual time, where the host takes so long between a
 // completion and the next request.
-func inVirtualTime(t *testing.T, scheduler string, knobs []virtual.Knob, n int, length, host time.Duration) float64 {
+func inVirtualTime(t *testing.T, scheduler string, knobs []sched.Knob, n int, length, host time.Duration) float64 {
 	img, err := backend.Open(drive, backend.Options{})
 	require.NoError(t, err)
 	defer img.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
 	virtualworld "github.com/elevisor/elevisor/lab/worlds/virtual"
+	"github.com/elevisor/elevisor/sched"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,7 +195,7 @@ func TestRefused(t *testing.T) {
 		"0 VMs, 1 jobs":                  func(_ *plan.Plan, c *plan.Cell) { c.VMs = 0 },
 		"by a lower iodepth, bs":         func(_ *plan.Plan, c *plan.Cell) { c.Workload.Jobs[0].BS, c.Workload.Jobs[0].IODepth = 16<<20, 1024 },
 		"no such file":                   func(p *plan.Plan, _ *plan.Cell) { p.Disk = "/nowhere/disk" },
-		`no knob "fast"`:                 func(_ *plan.Plan, c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "fast", Value: "1"}} },
+		`no knob "fast"`:                 func(_ *plan.Plan, c *plan.Cell) { c.Guest.Knobs = []sched.Knob{{Key: "fast", Value: "1"}} },
 		"rate_iops=5: a batch has no":    func(_ *plan.Plan, c *plan.Cell) { j := &c.Workload.Jobs[0]; j.IODepth, j.Batch, j.RateIOPS = 4, 4, 5 },
 		"stride=2147483648: above size=": func(_ *plan.Plan, c *plan.Cell) { c.Workload.Jobs[0].Stride = 2 << 30 },
 	} {

@@ -100,9 +100,7 @@ func (r *run) plan() (disks []daemon.Disk, d daemon.Domain, err error) {
 		})
 	}
 	d = daemon.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
-	for _, k := range s.Host.Knobs {
-		d.Knobs = append(d.Knobs, daemon.Knob(k))
-	}
+	d.Knobs = append(d.Knobs, s.Host.Knobs...)
 	return disks, d, nil
 }
 

@@ -141,9 +141,9 @@ func Trace(kept []backend.Access, ramp blk.Instant) []plan.Access {
 
 // Block is the block layer in the guest that a cell asks for, and the knobs of its
 // scheduler's own.
-func Block(c *plan.Cell) (*guest.BlockOptions, []plan.Knob, error) {
+func Block(c *plan.Cell) (*guest.BlockOptions, []sched.Knob, error) {
 	o := &guest.BlockOptions{Scheduler: c.Guest.Name, NoMerges: c.NoMerges}
-	var own []plan.Knob
+	var own []sched.Knob
 	for _, k := range c.Guest.Knobs {
 		n, err := strconv.Atoi(k.Value)
 		switch k.Key {

@@ -10,6 +10,7 @@ import (
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/qemu/vm"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 )
 
@@ -46,9 +47,9 @@ func TestCheck(t *testing.T) {
 		"queue-size 12: want a power of": func(c *plan.Cell) { c.QSize = 12 },
 		"nomerges 3: want 0, 1 or 2":     func(c *plan.Cell) { c.NoMerges = 3 },
 		`workload "w" has no jobs`:       func(c *plan.Cell) { c.Workload.Jobs = nil },
-		`knob "a;b"="1" of the guest`:    func(c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "a;b", Value: "1"}} },
-		`knob "a"="$(x)" of the guest`:   func(c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "a", Value: "$(x)"}} },
-		`knob "../a"="1" of the guest`:   func(c *plan.Cell) { c.Guest.Knobs = []plan.Knob{{Key: "../a", Value: "1"}} },
+		`knob "a;b"="1" of the guest`:    func(c *plan.Cell) { c.Guest.Knobs = []sched.Knob{{Key: "a;b", Value: "1"}} },
+		`knob "a"="$(x)" of the guest`:   func(c *plan.Cell) { c.Guest.Knobs = []sched.Knob{{Key: "a", Value: "$(x)"}} },
+		`knob "../a"="1" of the guest`:   func(c *plan.Cell) { c.Guest.Knobs = []sched.Knob{{Key: "../a", Value: "1"}} },
 		"it reaches to byte 9437184, and": func(c *plan.Cell) {
 			c.Workload.Jobs = []fio.Job{{Size: 1 << 20, NumJobs: 9, OffsetIncrement: 1 << 20}}
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/sched"
 )
 
 // guestSchedulers are those of Linux for block devices (6.x).
@@ -60,7 +61,7 @@ func (l *load) prepare(ctx context.Context, s *plan.Spec, seed uint64) error {
 	if err := l.set(ctx, l.queue()+"nomerges", strconv.Itoa(s.NoMerges)); err != nil {
 		return err
 	}
-	named := slices.ContainsFunc(s.Guest.Knobs, func(k plan.Knob) bool { return k.Key == "nr_requests" })
+	named := slices.ContainsFunc(s.Guest.Knobs, func(k sched.Knob) bool { return k.Key == "nr_requests" })
 	if !named && scheduler != "none" && queueSize(&s.Cell) < scheduledRequests {
 		if err := l.set(ctx, l.queue()+"nr_requests", strconv.Itoa(scheduledRequests)); err != nil {
 			return err
@@ -103,7 +104,7 @@ func (l *load) set(ctx context.Context, file, value string) error {
 }
 
 // knob sets a knob of the guest's scheduler, or of the disk's queue.
-func (l *load) knob(ctx context.Context, k plan.Knob) error {
+func (l *load) knob(ctx context.Context, k sched.Knob) error {
 	key := strings.ReplaceAll(k.Key, "-", "_")
 	if err := checkKnob(k); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (l *load) knob(ctx context.Context, k plan.Knob) error {
 }
 
 // checkKnob refuses what has no place in a shell's line.
-func checkKnob(k plan.Knob) error {
+func checkKnob(k sched.Knob) error {
 	harmless := func(s string) bool {
 		return s != "" && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789_-.") == ""
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/elevisor/elevisor/qemu/vm"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -129,12 +130,12 @@ func TestMachines(t *testing.T) {
 func TestSmallQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		guest string
-		knobs []plan.Knob
+		knobs []sched.Knob
 		want  string // nr_requests
 	}{
 		"a scheduler":  {"mq-deadline", nil, "128"},
 		"none":         {"none", nil, ""},
-		"a given knob": {"kyber", []plan.Knob{{Key: "nr-requests", Value: "32"}}, "32"},
+		"a given knob": {"kyber", []sched.Knob{{Key: "nr-requests", Value: "32"}}, "32"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Options{})
@@ -160,7 +161,7 @@ func TestRunFails(t *testing.T) {
 	}{
 		"scheduler": {func(m *fakeMachine, _ *plan.Spec) { m.guest.stubborn = true },
 			"the guest's kernel does not take the scheduler mq-deadline for vda: it says sh: write error: Invalid argument\n[none]"},
-		"knob": {func(_ *fakeMachine, s *plan.Spec) { s.Guest.Knobs = []plan.Knob{{Key: "nonsense", Value: "1"}} },
+		"knob": {func(_ *fakeMachine, s *plan.Spec) { s.Guest.Knobs = []sched.Knob{{Key: "nonsense", Value: "1"}} },
 			`the guest's scheduler has no knob "nonsense"`},
 		"fio":          {func(m *fakeMachine, _ *plan.Spec) { m.guest.status = "1" }, "fio in the guest: status 1: fio: what went wrong"},
 		"fio's output": {func(m *fakeMachine, _ *plan.Spec) { m.guest.out = []byte("fio: killed") }, `fio's output has no JSON: "fio: killed"`},
@@ -168,7 +169,7 @@ func TestRunFails(t *testing.T) {
 		"plug":         {func(m *fakeMachine, _ *plan.Spec) { m.refuse = errors.New("no bus") }, "no bus"},
 		"disk":         {func(_ *fakeMachine, s *plan.Spec) { s.Disk = "/nonexistent/disk" }, "/nonexistent/disk"},
 		"windows":      {func(_ *fakeMachine, s *plan.Spec) { s.VMs = 9 }, "too small for 9 VMs"},
-		"host knob":    {func(_ *fakeMachine, s *plan.Spec) { s.Host.Knobs = []plan.Knob{{Key: "bogus", Value: "1"}} }, "bogus"},
+		"host knob":    {func(_ *fakeMachine, s *plan.Spec) { s.Host.Knobs = []sched.Knob{{Key: "bogus", Value: "1"}} }, "bogus"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Options{})
@@ -214,7 +215,7 @@ func TestWarnings(t *testing.T) {
 		return &fakeMachine{guest: g}
 	}
 	s := spec()
-	s.Queues, s.Guest.Knobs = 1, []plan.Knob{{Key: "fifo_batch", Value: "3"}}
+	s.Queues, s.Guest.Knobs = 1, []sched.Knob{{Key: "fifo_batch", Value: "3"}}
 	o, err := r.Run(t.Context(), s)
 	require.NoError(t, err)
 	o.Warnings = slices.DeleteFunc(o.Warnings, func(w string) bool { return strings.Contains(w, "the host counted 0") })

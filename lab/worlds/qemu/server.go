@@ -106,9 +106,7 @@ func (w *world) plan(s *plan.Spec) (disks []daemon.Disk, d daemon.Domain, err er
 		disks = append(disks, disk)
 	}
 	d = daemon.Domain{ID: domainID, Scheduler: s.Host.Name, QueueDepth: s.Depth}
-	for _, k := range s.Host.Knobs {
-		d.Knobs = append(d.Knobs, daemon.Knob{Key: k.Key, Value: k.Value})
-	}
+	d.Knobs = append(d.Knobs, s.Host.Knobs...)
 	return disks, d, nil
 }
 

@@ -115,9 +115,7 @@ func (w *world) simulate(ctx context.Context, s *plan.Spec) (*virtual.Result, er
 	o := virtual.Options{
 		Image: img, Scheduler: s.Host.Name, QueueDepth: s.Depth, Seed: s.Seed, Costs: w.o.Costs, Record: true, Keep: s.Trace,
 	}
-	for _, k := range s.Host.Knobs {
-		o.Knobs = append(o.Knobs, virtual.Knob(k))
-	}
+	o.Knobs = append(o.Knobs, s.Host.Knobs...)
 	size := img.Info().Sectors.Bytes() / int64(s.VMs) / windowAlign * windowAlign
 	for i := range s.VMs {
 		vm, err := machine(s, i)
@@ -160,9 +158,7 @@ func machine(s *plan.Spec, i int) (virtual.VM, error) {
 		return virtual.VM{}, err
 	}
 	vm := virtual.VM{NumQueues: s.Queues, QueueSize: s.QSize, SegMax: plan.Segments, Guest: block}
-	for _, k := range own {
-		vm.GuestKnobs = append(vm.GuestKnobs, virtual.Knob(k))
-	}
+	vm.GuestKnobs = append(vm.GuestKnobs, own...)
 	for _, j := range s.Workload.Of(i) {
 		o, err := j.Bench()
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/sched"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -114,7 +115,7 @@ func TestSettings(t *testing.T) {
 	}
 	assert.Greater(t, merged(func(*plan.Spec) {}), 4.0)
 	assert.InDelta(t, 1, merged(func(s *plan.Spec) { s.NoMerges = 2 }), 0.3)
-	limited := merged(func(s *plan.Spec) { s.Guest.Knobs = []plan.Knob{{Key: "max_sectors_kb", Value: "8"}} })
+	limited := merged(func(s *plan.Spec) { s.Guest.Knobs = []sched.Knob{{Key: "max_sectors_kb", Value: "8"}} })
 	assert.InDelta(t, 2, limited, 0.2)
 	o := one(t, s)
 	assert.InDelta(t, 250, o.Disk.Requests, 10, "in half a second")
