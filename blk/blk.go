@@ -8,7 +8,7 @@
 //
 //	state    owner              enters by            leaves by
 //	free     queue's slot table finish               Pop + Parse
-//	queued   scheduler          Insert, Requeue      Dispatch, Drain
+//	queued   scheduler          Insert, Retry        Dispatch, Drain
 //	issued   backend            Submit               Reap
 //	done     loop               Reap                 finish: status byte, Push
 //

@@ -334,7 +334,7 @@ func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
 			d.direct.InsertAfter(r, last)
 			last = r
 		} else {
-			l.sched.Requeue(now, r)
+			l.sched.Retry(now, r)
 		}
 		r = next
 	}

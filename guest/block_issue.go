@@ -134,7 +134,7 @@ func (b *Block) retry(p *part) {
 	p.req.Move(blk.StateDone, blk.StateQueued)
 	b.live++
 	b.stats.Retried++
-	b.sched.Requeue(b.now, &p.req)
+	b.sched.Retry(b.now, &p.req)
 }
 
 // finish frees p's slot and tells the submitter.

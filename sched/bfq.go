@@ -22,8 +22,6 @@ import "github.com/elevisor/elevisor/blk"
 //     looked for. Where idling is for throughput the kernel does not either; where it
 //     is for a guarantee, how much may be injected follows from measured service times.
 //   - Depth limits for writes: what is admitted is the guests' memory, not ours.
-//   - What the disk was too full for neither ends a flow's turn nor starts the wait for
-//     its next request; in the kernel it does, as if it were complete.
 //   - Time is in nanoseconds, not in jiffies.
 //   - The eligible queue with the smallest finish is found always. The kernel's search
 //     misses it if its way there leads past a node that is not eligible itself.
@@ -44,7 +42,7 @@ type BFQ struct {
 	byFlow []bfqFlow
 	async  [levelCount]*bfqQueue
 	queues []*bfqQueue // all, in the order in which they were made; Links.Place is 1 + index
-	back   blk.List    // heads that came back: served first
+	retry  blk.List    // served first
 	n      int
 
 	classes  [levelCount]bfqClass
@@ -107,7 +105,7 @@ func (b *BFQ) Insert(now blk.Instant, r *blk.Request) {
 // Dispatch implements Scheduler.
 func (b *BFQ) Dispatch(now blk.Instant) *blk.Request {
 	b.enter(now)
-	if g := b.back.PopFront(); g != nil {
+	if g := b.retry.PopFront(); g != nil {
 		return b.give(b.queueOf(g), g)
 	}
 	if b.tune.strict && b.inDriver > 0 {
@@ -130,23 +128,14 @@ func (b *BFQ) give(q *bfqQueue, g *blk.Request) *blk.Request {
 	return b.merger.give(g)
 }
 
-// Requeue implements Scheduler.
-func (b *BFQ) Requeue(now blk.Instant, r *blk.Request) {
+// Retry implements Scheduler.
+func (b *BFQ) Retry(now blk.Instant, r *blk.Request) {
 	b.enter(now)
-	var q *bfqQueue
-	if g := r.Links.Leader; g != nil {
-		q = b.queueOf(g)
-		b.merger.complete(r)
-		b.inDriver--
-		q.dispatched--
-		b.weigh(q)
-	} else { // a part of a failed group, which another scheduler may have given up
-		q = b.queueFor(r)
-	}
-	returned(r)
+	q := b.queueFor(r)
+	aloneForGood(r)
 	r.Links.Place = q.place
-	b.n += int(r.Links.Parts)
-	b.back.PushBack(r)
+	b.n++
+	b.retry.PushBack(r)
 }
 
 // Complete implements Scheduler.
@@ -164,7 +153,7 @@ func (b *BFQ) Complete(now blk.Instant, r *blk.Request) {
 // comes back: nothing is remembered of the guest that was there.
 func (b *BFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
-	out = takeOut(&b.back, src, out, nil, nil)
+	out = takeOut(&b.retry, src, out, nil, nil)
 	for _, q := range b.queues {
 		if q.fifo.Len() > 0 {
 			out = b.takeOut(q, src, out)

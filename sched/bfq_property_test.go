@@ -54,7 +54,7 @@ func (b *BFQ) check(t require.TestingT) {
 		require.False(t, q.raise.coeff > 1 && q.raise.kind == bfqPlain)
 		require.GreaterOrEqual(t, q.budget, int64(0))
 	}
-	for g := b.back.Front(); g != nil; g = g.Next {
+	for g := b.retry.Front(); g != nil; g = g.Next {
 		require.NotZero(t, g.Links.Place)
 		n += int(g.Links.Parts)
 	}
@@ -159,7 +159,7 @@ func TestBFQ_books(t *testing.T) {
 				r.Source.Device = uint16(rapid.IntRange(0, 11).Draw(t, "guest"))
 				w.insert(r)
 			case a < 15:
-				for len(w.issued) < depth && w.dispatch(rapid.IntRange(0, 9).Draw(t, "full") == 0) {
+				for len(w.issued) < depth && w.dispatch() {
 					b.check(t)
 				}
 			case a < 20 && len(w.issued) > 0:

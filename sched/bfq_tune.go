@@ -157,8 +157,8 @@ func (b *BFQ) Counters(c *Counters) {
 func (b *BFQ) Describe(w io.Writer) {
 	fmt.Fprintf(w, "bfq by %s: %d queued, %d on the disk; budget at most %d, %d of %d busy queues raised\n",
 		b.knobs[bfqSource].text(), b.n, b.inDriver, b.budgetMax(), b.raised, b.busyQueues())
-	if b.back.Len() > 0 {
-		fmt.Fprintf(w, "  first: %d\n", b.back.Len())
+	if b.retry.Len() > 0 {
+		fmt.Fprintf(w, "  to retry: %d\n", b.retry.Len())
 	}
 	for _, q := range b.queues {
 		if q.busy || q.dispatched > 0 || q.raise.coeff > 1 {

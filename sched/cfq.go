@@ -36,7 +36,7 @@ type CFQ struct {
 	merger merger
 	knobs  knobs
 	flows  flows
-	back   blk.List // heads that were returned: before everything
+	retry  blk.List // served first
 
 	// queues are the shared ones of each class, for async writes, and then those of
 	// the flows: levelCount * (1 + flow) + class. nil: not seen.
@@ -63,7 +63,7 @@ type CFQ struct {
 	delayed blk.Instant // last completion of a sync request that took long
 	last    blk.Instant // newest argument: Wake, Describe and Set are given none
 	leaders int         // in the queues
-	queued  int         // guest requests, with those of back
+	queued  int         // guest requests, with those to retry
 	counts  Counters
 }
 
@@ -144,7 +144,7 @@ func (c *CFQ) queueOf(r *blk.Request) *cfqQueue { return c.queues[r.Links.Place-
 // Dispatch implements Scheduler.
 func (c *CFQ) Dispatch(now blk.Instant) *blk.Request {
 	c.last = now
-	if g := c.back.PopFront(); g != nil {
+	if g := c.retry.PopFront(); g != nil {
 		return c.give(c.queueOf(g), g)
 	}
 	c.tick(now)
@@ -189,20 +189,13 @@ func (c *CFQ) give(q *cfqQueue, g *blk.Request) *blk.Request {
 	return head
 }
 
-// Requeue implements Scheduler.
-func (c *CFQ) Requeue(now blk.Instant, r *blk.Request) {
-	var q *cfqQueue
-	if c.merger.complete(r) {
-		q = c.queueOf(r)
-		q.inflight--
-		c.inflight[asInt(q.sync)]--
-	} else { // a part of a failed group, which another scheduler may have made
-		q = c.queueFor(r, now)
-	}
-	returned(r)
+// Retry implements Scheduler.
+func (c *CFQ) Retry(now blk.Instant, r *blk.Request) {
+	q := c.queueFor(r, now)
+	aloneForGood(r)
 	r.Links.Place = int32(q.index) + 1
-	c.back.PushBack(r)
-	c.queued += int(r.Links.Parts)
+	c.queued++
+	c.retry.PushBack(r)
 }
 
 // Complete implements Scheduler.
@@ -239,7 +232,7 @@ func (c *CFQ) Complete(now blk.Instant, r *blk.Request) {
 // Wake implements Scheduler: the end of the time for which the disk is kept idle, or
 // of a slice whose owner may not or does not go on, if somebody waits.
 func (c *CFQ) Wake() blk.Instant {
-	if c.leaders == 0 || c.back.Len() > 0 || c.active == nil {
+	if c.leaders == 0 || c.retry.Len() > 0 || c.active == nil {
 		return blk.Never
 	}
 	wake := blk.Never

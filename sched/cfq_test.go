@@ -18,7 +18,7 @@ func (w *world) inspectCFQ(c *CFQ) {
 		}
 	}
 	require.Equal(w.t, onDisk, c.inflight)
-	for g := c.back.Front(); g != nil; g = g.Next {
+	for g := c.retry.Front(); g != nil; g = g.Next {
 		queued += parts(g)
 	}
 	busy, busySync, leaders, near := 0, 0, 0, 0
@@ -263,7 +263,7 @@ func TestCFQ_drainForgetsStreams(t *testing.T) {
 	}
 	head := s.Dispatch(0)
 	require.NotNil(t, head)
-	s.Requeue(0, head)
+	retryParts(s, 0, head)
 	out := s.Drain(blk.AllSources, nil)
 	require.Len(t, out, 4)
 	for _, r := range out {

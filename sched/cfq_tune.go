@@ -85,7 +85,7 @@ func (c *CFQ) Set(key, value string) error {
 // Drain implements Scheduler.
 func (c *CFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
-	out = takeOut(&c.back, src, out, nil, nil)
+	out = takeOut(&c.retry, src, out, nil, nil)
 	c.queued -= len(out) - n
 	out = c.drainQueues(src, out)
 	for _, r := range out[n:] {
@@ -150,8 +150,8 @@ func (c *CFQ) Counters(n *Counters) {
 func (c *CFQ) Describe(w io.Writer) {
 	fmt.Fprintf(w, "cfq: by %s, writes %s: %d queued, %d queues busy\n",
 		c.knobs[cfqSource].text(), c.knobs[cfqWrites].text(), c.queued, c.busy)
-	if c.back.Len() > 0 {
-		fmt.Fprintf(w, "  first: %d\n", c.back.Len())
+	if c.retry.Len() > 0 {
+		fmt.Fprintf(w, "  to retry: %d\n", c.retry.Len())
 	}
 	if q := c.active; q != nil {
 		fmt.Fprintf(w, "  active %s: %d served, ", q, c.slice.served)

@@ -19,12 +19,13 @@ import (
 //     for ever.
 //   - async_depth limits the writes that are on the disk, not those that are queued:
 //     what is queued is the guest's memory, not ours.
-//   - What was returned is served in the order in which it came back.
+//   - Parts of failed groups are retried in their order. The kernel puts what comes
+//     back at the head of its list, so that the last is the first.
 type Deadline struct {
 	merger merger
 	knobs  knobs
 	levels [levelCount]level
-	back   blk.List // heads that were returned: served first
+	retry  blk.List // served first
 	n      int
 
 	// All levels share these, as in the kernel.
@@ -151,7 +152,7 @@ func (p *level) unqueue(g *blk.Request) {
 // nothing queued and nothing on the disk, or when it has waited for too long.
 func (d *Deadline) Dispatch(now blk.Instant) *blk.Request {
 	d.wake = blk.Never
-	if g := d.back.PopFront(); g != nil {
+	if g := d.retry.PopFront(); g != nil {
 		return d.give(g)
 	}
 	if head := d.aged(now); head != nil {
@@ -284,18 +285,12 @@ func (d *Deadline) give(g *blk.Request) *blk.Request {
 	return d.merger.give(g)
 }
 
-// Requeue implements Scheduler.
-func (d *Deadline) Requeue(_ blk.Instant, r *blk.Request) {
-	if d.merger.complete(r) {
-		if direction(r) == write {
-			d.writing--
-		}
-	} else { // a part of a failed group
-		d.level(r).load++
-	}
-	returned(r)
-	d.n += int(r.Links.Parts)
-	d.back.PushBack(r)
+// Retry implements Scheduler.
+func (d *Deadline) Retry(_ blk.Instant, r *blk.Request) {
+	aloneForGood(r)
+	d.n++
+	d.level(r).load++
+	d.retry.PushBack(r)
 }
 
 // Complete implements Scheduler.
@@ -312,8 +307,7 @@ func (d *Deadline) Complete(_ blk.Instant, r *blk.Request) {
 // Drain implements Scheduler.
 func (d *Deadline) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
-	out = takeOut(&d.back, src, out,
-		func(g *blk.Request) { d.level(g).load-- }, func(r *blk.Request) { d.level(r).load++ })
+	out = takeOut(&d.retry, src, out, func(g *blk.Request) { d.level(g).load-- }, nil)
 	for i := range d.levels {
 		for dir := range d.levels[i].fifo {
 			out = d.drain(&d.levels[i], dir, src, out)
@@ -366,7 +360,7 @@ func (d *Deadline) Counters(c *Counters) {
 func (d *Deadline) Describe(w io.Writer) {
 	fmt.Fprintf(w, "deadline: %d queued, %d writes on the disk, %d of a batch of %ss, writes passed over %d times\n",
 		d.n, d.writing, d.batching, directionNames[d.dir], d.starved)
-	describeList(w, &d.back)
+	describeList(w, &d.retry)
 	for i := range d.levels {
 		p := &d.levels[i]
 		if p.load == 0 {

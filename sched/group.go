@@ -86,15 +86,11 @@ func whoMet(a, b blk.Source) Who {
 	return SameQueue
 }
 
-// returned makes a group of what the loop brings back under the head r: it will not
-// change any more.
-func returned(r *blk.Request) {
+// aloneForGood makes r, a part of a group that failed, a group of one that takes in
+// nothing.
+func aloneForGood(r *blk.Request) {
 	r.Flags |= blk.FlagNoMerge
-	last, parts := r, int32(1)
-	for ; last.Merged != nil; last = last.Merged {
-		parts++
-	}
-	r.Links = blk.Links{Closed: true, Parts: parts, Start: r.Sector, First: r, Last: last, Key: r.Pos}
+	alone(r)
 }
 
 // covered says whether src covers a part of the group that g leads.

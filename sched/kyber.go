@@ -27,8 +27,7 @@ import (
 //     judged by much older samples.
 //   - A domain that has lost tokens gets none before as many have come back. In the
 //     kernel those that it has lost do not count any more.
-//   - What was returned goes before all else of its domain, in the order in which it
-//     came back.
+//   - Parts of failed groups go before all else of their domain.
 //   - Asynchronous requests may fill what they like: what is queued is the guest's
 //     memory, not ours.
 type Kyber struct {
@@ -69,7 +68,7 @@ var (
 
 // kyberDomain is what a domain has.
 type kyberDomain struct {
-	back   blk.List // heads that were returned: served first
+	retry  blk.List // served first
 	list   blk.List // leaders that merge no more
 	busy   []uint64 // a bit for each of Kyber.queues that holds something
 	depth  int      // tokens
@@ -143,7 +142,7 @@ func (k *Kyber) Dispatch(now blk.Instant) *blk.Request {
 	k.throttled = false
 	for i := range k.domains {
 		if d := &k.domains[i]; d.onDisk < d.depth {
-			if g := d.back.PopFront(); g != nil {
+			if g := d.retry.PopFront(); g != nil {
 				return k.give(d, g)
 			}
 		}
@@ -213,16 +212,12 @@ func (k *Kyber) give(d *kyberDomain, g *blk.Request) *blk.Request {
 	return head
 }
 
-// Requeue implements Scheduler.
-func (k *Kyber) Requeue(now blk.Instant, r *blk.Request) {
+// Retry implements Scheduler.
+func (k *Kyber) Retry(now blk.Instant, r *blk.Request) {
 	k.tick(now)
-	d := &k.domains[kyberDomainOf(r)]
-	if r.Links.Leader != nil { // else a part of a failed group, whose token is back
-		d.onDisk--
-	}
-	returned(r)
-	k.n += int(r.Links.Parts)
-	d.back.PushBack(r)
+	aloneForGood(r)
+	k.n++
+	k.domains[kyberDomainOf(r)].retry.PushBack(r)
 }
 
 // Complete implements Scheduler.
@@ -246,7 +241,7 @@ func (k *Kyber) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
 	for i := range k.domains {
 		d := &k.domains[i]
-		out = takeOut(&d.back, src, out, nil, nil)
+		out = takeOut(&d.retry, src, out, nil, nil)
 		out = takeOut(&d.list, src, out, nil, nil)
 		for _, q := range k.queues {
 			if src.Covers(q.src) { // and with it all that it holds
@@ -276,7 +271,7 @@ func (k *Kyber) Wake() blk.Instant {
 
 // waiting says whether the domain has something queued.
 func (d *kyberDomain) waiting() bool {
-	if d.back.Len()+d.list.Len() > 0 {
+	if d.retry.Len()+d.list.Len() > 0 {
 		return true
 	}
 	for _, set := range d.busy {

@@ -38,7 +38,7 @@ func (k *Kyber) Describe(w io.Writer) {
 			continue
 		}
 		fmt.Fprintf(w, " %s: %d of %d tokens\n", kyberNames[i], d.onDisk, d.depth)
-		describeList(w, &d.back)
+		describeList(w, &d.retry)
 		describeList(w, &d.list)
 		for _, q := range k.queues {
 			describeList(w, &q.fifo[i])

@@ -23,7 +23,7 @@ func (w *world) ask(op blk.Op, at, n blk.Sector) blk.Request {
 // all puts everything that is queued on the disk and says how many heads that were.
 func (w *world) all() (heads int) {
 	for n := len(w.issued); w.queued > 0; {
-		for w.dispatch(false) {
+		for w.dispatch() {
 		}
 		if heads = len(w.issued) - n; w.queued > 0 && w.s.Wake() == blk.Never {
 			return heads
@@ -121,12 +121,12 @@ func TestSL010_readsStarveWrites(t *testing.T) {
 		}
 	}
 	more()
-	require.True(t, w.dispatch(false), "a batch of reads goes on")
+	require.True(t, w.dispatch(), "a batch of reads goes on")
 	w.finish(0, false)
 	wr := w.insert(w.ask(blk.OpWrite, 50, 1))
 	for w.live[wr] != nil {
 		more()
-		require.True(t, w.dispatch(false))
+		require.True(t, w.dispatch())
 		w.now += millisecond
 		w.finish(0, false)
 	}
@@ -144,7 +144,7 @@ func TestSL015_noLeak(t *testing.T) {
 				w.drain(blk.Source{Queue: uint16(i % 3)})
 			}
 			if i%5 == 0 {
-				w.dispatch(i%35 == 0)
+				w.dispatch()
 			}
 			for len(w.issued) > 20 {
 				w.finish(i%len(w.issued), i%3 == 0)
@@ -168,7 +168,7 @@ func TestSL015_noLeak(t *testing.T) {
 			w.insert(w.ask(blk.OpWrite, blk.Sector(i), 1))
 		}
 		for len(w.issued) < 64 {
-			require.True(t, w.dispatch(false), "%d on the disk", len(w.issued))
+			require.True(t, w.dispatch(), "%d on the disk", len(w.issued))
 		}
 		w.wind()
 	})

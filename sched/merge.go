@@ -216,8 +216,8 @@ func (m *merger) give(g *blk.Request) (head *blk.Request) {
 	return head
 }
 
-// complete is called when a head that was given up is finished, or comes back; it
-// says false if r is not such a head.
+// complete is called when a head that was given up is finished; it says false if r
+// is not such a head.
 func (m *merger) complete(r *blk.Request) bool {
 	g := r.Links.Leader
 	if g == nil {

@@ -138,8 +138,8 @@ func (w *world) inspect(d *Deadline) {
 		}
 	}
 	require.EqualValues(w.t, writing, d.writing)
-	load, queued := d.back.Len()+onDisk, 0
-	for g := d.back.Front(); g != nil; g = g.Next {
+	load, queued := d.retry.Len()+onDisk, 0
+	for g := d.retry.Front(); g != nil; g = g.Next {
 		queued += parts(g)
 	}
 	for i := range d.levels {
@@ -182,9 +182,8 @@ func treeLen(x *blk.Request) int {
 	return treeLen(x.Links.Child[0]) + 1 + treeLen(x.Links.Child[1])
 }
 
-// dispatch takes the next head, checks its group and puts it on the disk; full
-// sends it back instead.
-func (w *world) dispatch(full bool) bool {
+// dispatch takes the next head, checks its group and puts it on the disk.
+func (w *world) dispatch() bool {
 	head := w.s.Dispatch(w.now)
 	wake := w.s.Wake()
 	if head == nil {
@@ -195,14 +194,6 @@ func (w *world) dispatch(full bool) bool {
 	}
 	w.by[head] = w.s
 	w.check(head)
-	if full {
-		w.calm = false
-		w.queued += parts(head)
-		delete(w.by, head)
-		w.s.Requeue(w.now, head)
-		w.count()
-		return true
-	}
 	for r := head; r != nil; r = r.Merged {
 		w.live[r].issued = true
 	}
@@ -292,7 +283,7 @@ func (w *world) finish(i int, fail bool) {
 			}
 			w.live[r].issued = false
 			w.queued++
-			w.s.Requeue(w.now, r)
+			w.s.Retry(w.now, r)
 			require.NotZero(w.t, r.Flags&blk.FlagNoMerge)
 		default:
 			w.end(r, fail, r != head)
@@ -411,7 +402,7 @@ func (w *world) change(name string) {
 // wind lets everything end.
 func (w *world) wind() {
 	for len(w.live) > 0 {
-		for w.dispatch(false) {
+		for w.dispatch() {
 		}
 		if len(w.issued) > 0 {
 			w.finish(0, false)
@@ -521,7 +512,7 @@ func program(t *rapid.T, name string) {
 		case a < 10:
 			w.insert(w.anything(t, true))
 		case a < 15:
-			for len(w.issued) < depth && w.dispatch(rough && rapid.IntRange(0, 7).Draw(t, "full") == 0) {
+			for len(w.issued) < depth && w.dispatch() {
 			}
 		case a < 19 && len(w.issued) > 0:
 			w.finish(rapid.IntRange(0, len(w.issued)-1).Draw(t, "which"), rough && rapid.IntRange(0, 3).Draw(t, "fails") == 0)
@@ -565,7 +556,7 @@ func TestDeadline_boundedWait(t *testing.T) {
 			case a < 5:
 				w.insert(w.anything(t, false))
 			case a < 9:
-				if w.dispatch(false) {
+				if w.dispatch() {
 					w.finish(0, false)
 				}
 			default:

@@ -12,7 +12,7 @@ import (
 // of its own queue for a merge. The zero value merges nothing and is ready for use.
 type None struct {
 	cfg    *Config
-	back   blk.List // what was returned: served first
+	retry  blk.List // served first
 	fifo   blk.List // leaders
 	n      int
 	recent perSource[newest]
@@ -40,7 +40,7 @@ func (n *None) leave(g *blk.Request) {
 
 // Dispatch implements Scheduler.
 func (n *None) Dispatch(blk.Instant) *blk.Request {
-	g := n.back.PopFront()
+	g := n.retry.PopFront()
 	if g == nil {
 		if g = n.fifo.PopFront(); g == nil {
 			return nil
@@ -51,11 +51,11 @@ func (n *None) Dispatch(blk.Instant) *blk.Request {
 	return g.Links.First
 }
 
-// Requeue implements Scheduler.
-func (n *None) Requeue(_ blk.Instant, r *blk.Request) {
-	returned(r)
-	n.n += int(r.Links.Parts)
-	n.back.PushBack(r)
+// Retry implements Scheduler.
+func (n *None) Retry(_ blk.Instant, r *blk.Request) {
+	aloneForGood(r)
+	n.n++
+	n.retry.PushBack(r)
 }
 
 // Complete implements Scheduler.
@@ -64,7 +64,7 @@ func (n *None) Complete(blk.Instant, *blk.Request) {}
 // Drain implements Scheduler.
 func (n *None) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	old := len(out)
-	out = takeOut(&n.back, src, out, nil, nil)
+	out = takeOut(&n.retry, src, out, nil, nil)
 	out = takeOut(&n.fifo, src, out, n.leave, nil)
 	n.n -= len(out) - old
 	bySeq(out[old:])
@@ -80,7 +80,7 @@ func (n *None) Len() int { return n.n }
 // Describe implements Tunable.
 func (n *None) Describe(w io.Writer) {
 	fmt.Fprintf(w, "none: %d queued\n", n.n)
-	for _, l := range []*blk.List{&n.back, &n.fifo} {
+	for _, l := range []*blk.List{&n.retry, &n.fifo} {
 		describeList(w, l)
 	}
 }

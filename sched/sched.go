@@ -32,10 +32,11 @@ type Scheduler interface {
 	// Dispatch gives up the head of the next request or merged group; nil means
 	// empty, throttled or idling, and Wake says when to ask again.
 	Dispatch(now blk.Instant) *blk.Request
-	// Requeue takes back a head that this scheduler's Dispatch gave up, with its
-	// group: the disk was full; or a part of a failed group, alone and complete now,
-	// which must be tried by itself. It is served first and never merged again.
-	Requeue(now blk.Instant, r *blk.Request)
+	// Retry takes one part of a merged group that failed, so that it is tried by
+	// itself: the group is complete and taken apart (Merged is nil), and another
+	// scheduler may have made it. Retried parts are served before everything else,
+	// in the order of their Retry, and never merged again.
+	Retry(now blk.Instant, r *blk.Request)
 	// Complete says that a head given up earlier is finished, with all its parts,
 	// which still hang on it. It is called for every head, after a switch too: on the
 	// scheduler that gave it up. r is lent.

@@ -28,7 +28,7 @@ import "github.com/elevisor/elevisor/blk"
 type Timeslice struct {
 	none  None     // serves while slice is 0
 	merge merger   // and this while it is not
-	first blk.List // returned heads: before everything, whoever has the slice
+	retry blk.List // served first, whoever has the slice
 	known []*key   // devices, by blk.Source.Device
 	rings [sliceByCount]ring
 
@@ -89,7 +89,7 @@ func (t *Timeslice) Insert(now blk.Instant, r *blk.Request) {
 // Dispatch implements Scheduler.
 func (t *Timeslice) Dispatch(now blk.Instant) *blk.Request {
 	t.last = now
-	if g := t.first.PopFront(); g != nil {
+	if g := t.retry.PopFront(); g != nil {
 		return t.give(g)
 	}
 	if t.slice == 0 {
@@ -116,18 +116,18 @@ func (t *Timeslice) give(g *blk.Request) *blk.Request {
 	return r
 }
 
-// Requeue implements Scheduler.
-func (t *Timeslice) Requeue(now blk.Instant, r *blk.Request) {
-	t.Complete(now, r)
-	returned(r)
-	t.first.PushBack(r)
-	t.queued += int(r.Links.Parts)
+// Retry implements Scheduler.
+func (t *Timeslice) Retry(now blk.Instant, r *blk.Request) {
+	t.last = now
+	aloneForGood(r)
+	t.queued++
+	t.retry.PushBack(r)
 }
 
 // Complete implements Scheduler.
 func (t *Timeslice) Complete(now blk.Instant, r *blk.Request) {
 	t.last = now
-	if t.merge.complete(r) { // not so a part of a failed group, which Requeue brings
+	if t.merge.complete(r) {
 		q := t.queue(r.Source)
 		q.inflight--
 		q.device.inflight--
@@ -145,7 +145,7 @@ func (t *Timeslice) started(r *blk.Request) {
 // gives the slice up.
 func (t *Timeslice) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
-	out = t.takeOut(&t.first, src, out, returned) // what is left stays what it was: apart, and not to grow
+	out = t.takeOut(&t.retry, src, out, nil)
 	if t.slice == 0 {
 		out = t.none.Drain(src, out)
 	} else {
@@ -181,7 +181,7 @@ func (t *Timeslice) takeOut(l *blk.List, src blk.Source, out []*blk.Request, kee
 
 // Wake implements Scheduler: the end of the slice, if somebody waits for it.
 func (t *Timeslice) Wake() blk.Instant {
-	if t.slice == 0 || t.owner == nil || t.first.Len() > 0 || !t.wanted() {
+	if t.slice == 0 || t.owner == nil || t.retry.Len() > 0 || !t.wanted() {
 		return blk.Never
 	}
 	return t.end

@@ -21,7 +21,7 @@ type chaos struct {
 	disks  [2]blk.Disk
 	seq    uint64
 	queued map[*blk.Request]bool
-	first  []*blk.Request // heads that were returned, in that order
+	retry  []*blk.Request // parts of failed groups, in that order
 	issued []*blk.Request // heads
 }
 
@@ -35,7 +35,6 @@ func TestTimeslice_losesNothing(t *testing.T) {
 			"insert2":  c.insert,
 			"dispatch": c.dispatch,
 			"complete": c.complete,
-			"requeue":  c.requeue,
 			"drain":    c.drain,
 			"set":      c.set,
 			"advance":  func(t *rapid.T) { c.now += blk.Instant(rapid.IntRange(0, 400).Draw(t, "us")) * us },
@@ -81,15 +80,16 @@ func (c *chaos) dispatch(t *rapid.T) {
 		return
 	}
 	c.issued = append(c.issued, r)
-	back := len(c.first) > 0
-	if back {
-		require.Same(t, c.first[0], r, "returned heads go first")
-		c.first = c.first[1:]
+	again := len(c.retry) > 0
+	if again {
+		require.Same(t, c.retry[0], r, "what is retried goes first")
+		require.Nil(t, r.Merged)
+		c.retry = c.retry[1:]
 	}
 	for p := r; p != nil; p = p.Merged {
 		require.True(t, c.queued[p])
 		delete(c.queued, p)
-		if !back && c.s.slice > 0 {
+		if !again && c.s.slice > 0 {
 			require.Same(t, c.s.owner, c.s.key(c.s.queue(p.Source)), "not the owner's")
 		}
 		if next := p.Merged; next != nil {
@@ -125,22 +125,10 @@ func (c *chaos) complete(t *rapid.T) {
 		next := r.Merged
 		r.Merged = nil
 		c.queued[r] = true
-		c.first = append(c.first, r)
-		c.s.Requeue(c.now, r)
+		c.retry = append(c.retry, r)
+		c.s.Retry(c.now, r)
 		r = next
 	}
-}
-
-func (c *chaos) requeue(t *rapid.T) {
-	r := c.take(t)
-	if r == nil {
-		return
-	}
-	for p := r; p != nil; p = p.Merged {
-		c.queued[p] = true
-	}
-	c.first = append(c.first, r)
-	c.s.Requeue(c.now, r)
 }
 
 func (c *chaos) drain(t *rapid.T) {
@@ -156,43 +144,13 @@ func (c *chaos) drain(t *rapid.T) {
 		}
 	}
 	slices.SortFunc(want, func(a, b *blk.Request) int { return cmp.Compare(a.Seq, b.Seq) })
-	c.first = whatStays(c.first, src)
+	c.retry = slices.DeleteFunc(c.retry, func(r *blk.Request) bool { return src.Covers(r.Source) })
 	got := c.s.Drain(src, nil)
 	require.Equal(t, len(want), len(got))
 	for i := range want {
 		require.Same(t, want[i], got[i])
 		require.Nil(t, got[i].Merged)
 	}
-}
-
-// whatStays is what a drain leaves of heads: those that it covers no part of as
-// they are, of the others the parts, alone, by age before and behind them.
-func whatStays(heads []*blk.Request, src blk.Source) (stay []*blk.Request) {
-	stay = slices.Clone(heads)
-	for _, h := range heads {
-		var keep []*blk.Request
-		hit := false
-		for p := h; p != nil; p = p.Merged {
-			if src.Covers(p.Source) {
-				hit = true
-			} else {
-				keep = append(keep, p)
-			}
-		}
-		if !hit {
-			continue
-		}
-		i := slices.Index(stay, h)
-		stay = slices.Delete(stay, i, i+1)
-		for _, k := range keep {
-			at := len(stay)
-			for at > 0 && stay[at-1].Seq > k.Seq {
-				at--
-			}
-			stay = slices.Insert(stay, at, k)
-		}
-	}
-	return stay
 }
 
 func (c *chaos) set(t *rapid.T) {
@@ -292,7 +250,7 @@ func TestTimeslice_zeroIsNone(t *testing.T) {
 				})
 			},
 			"complete": func(t *rapid.T) { end(t, func(s Scheduler, r *blk.Request) { s.Complete(now, r) }) },
-			"requeue":  func(t *rapid.T) { end(t, func(s Scheduler, r *blk.Request) { s.Requeue(now, r) }) },
+			"retry":    func(t *rapid.T) { end(t, func(s Scheduler, r *blk.Request) { retryParts(s, now, r) }) },
 			"drain": func(t *rapid.T) {
 				src := blk.Source{Device: uint16(rapid.IntRange(0, 2).Draw(t, "device")), Queue: uint16(rapid.IntRange(0, 1).Draw(t, "queue"))}
 				both(func(i int) (all string) {

@@ -137,8 +137,8 @@ func (t *Timeslice) Counters(c *Counters) {
 func (t *Timeslice) Describe(w io.Writer) {
 	fmt.Fprintf(w, "timeslice: %d us by %s, at most %d, extend %s, empty %s: %d queued\n", t.slice/microsecond,
 		t.knobs[sliceOf].text(), t.knobs[extendMax].value, t.knobs[extendBy].text(), t.knobs[emptyBy].text(), t.Len())
-	if t.first.Len() > 0 {
-		fmt.Fprintf(w, "  first: %d\n", t.first.Len())
+	if t.retry.Len() > 0 {
+		fmt.Fprintf(w, "  to retry: %d\n", t.retry.Len())
 	}
 	if t.slice == 0 {
 		t.none.Describe(w)

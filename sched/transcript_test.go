@@ -24,9 +24,8 @@ import (
 //	dispatch [n=N]            what comes out, groups in brackets, and what is left
 //	turns N SECTOR+SECTORS [from=DEVICE/QUEUE] [think=DURATION] [step=SECTORS]
 //	                          reads of one flow, one at a time, which take 100us each
-//	requeue ID
 //	complete ID...            heads
-//	fail ID                   a head; its parts come back alone
+//	retry ID...               heads that failed: complete, and their parts tried alone
 //	drain [from=DEVICE/QUEUE]
 //	advance DURATION
 //	set KEY VALUE
@@ -42,6 +41,7 @@ type script struct {
 	disks [4]blk.Disk
 	reqs  map[string]*blk.Request
 	ids   map[*blk.Request]string
+	disk  map[*blk.Request]bool // heads
 }
 
 func TestTranscripts(t *testing.T) {
@@ -49,7 +49,7 @@ func TestTranscripts(t *testing.T) {
 		if filepath.Ext(path) == ".fail" {
 			t.Skip("a failure that rapid has kept, no transcript")
 		}
-		x := &script{reqs: map[string]*blk.Request{}, ids: map[*blk.Request]string{}}
+		x := &script{reqs: map[string]*blk.Request{}, ids: map[*blk.Request]string{}, disk: map[*blk.Request]bool{}}
 		for i := range x.disks {
 			x.disks[i].Index = i
 		}
@@ -81,16 +81,14 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 		n := 1
 		d.MaybeScanArgs(t, "n", &n)
 		return x.dispatch(n)
-	case "requeue":
-		r := x.reqs[word(0)]
-		x.s.Requeue(x.now, r)
-		return x.left()
-	case "fail":
-		failGroup(x.s, x.now, x.reqs[word(0)])
+	case "retry":
+		for i := range d.CmdArgs {
+			retryParts(x.s, x.now, x.head(t, d, word(i)))
+		}
 		return x.left()
 	case "complete":
 		for i := range d.CmdArgs {
-			x.s.Complete(x.now, x.reqs[word(i)])
+			x.s.Complete(x.now, x.head(t, d, word(i)))
 		}
 		return x.left()
 	case "drain":
@@ -108,13 +106,23 @@ func (x *script) do(t *testing.T, d *datadriven.TestData) string {
 	return x.ask(t, d)
 }
 
-// failGroup does with a head whose group failed what the loop does.
-func failGroup(s Scheduler, now blk.Instant, head *blk.Request) {
+// head takes a head off the disk.
+func (x *script) head(t *testing.T, d *datadriven.TestData, id string) *blk.Request {
+	r := x.reqs[id]
+	if !x.disk[r] {
+		d.Fatalf(t, "%s is no head on the disk", id)
+	}
+	delete(x.disk, r)
+	return r
+}
+
+// retryParts does with a head whose group failed what the loop does.
+func retryParts(s Scheduler, now blk.Instant, head *blk.Request) {
 	s.Complete(now, head)
 	for r := head; r != nil; {
 		next := r.Merged
 		r.Merged = nil
-		s.Requeue(now, r)
+		s.Retry(now, r)
 		r = next
 	}
 }
@@ -261,7 +269,7 @@ func (x *script) dispatch(n int) string {
 			fmt.Fprint(&out, "nothing ")
 			break
 		}
-		r.Issue = x.now
+		r.Issue, x.disk[r] = x.now, true
 		if r.Merged == nil {
 			fmt.Fprintf(&out, "%s ", x.ids[r])
 			continue
