@@ -8,7 +8,6 @@ const RecordWindow = 64
 // Recorder is a Backend that remembers what was asked of it. Like the rest of a Backend
 // it is for the loop's goroutine.
 type Recorder interface {
-	Backend
 	// Recorded copies the counts so far; what happened between two copies is the later
 	// one's [Records.Since] the earlier one.
 	Recorded() Records

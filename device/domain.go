@@ -94,7 +94,7 @@ func (l *Loop) Set(key, value string) error {
 	if !slices.Contains(names, strings.ReplaceAll(key, "-", "_")) {
 		return fmt.Errorf("there is no knob %q; there are %s", key, strings.Join(names, ", "))
 	}
-	return l.sched.Set(key, value)
+	return sched.Set(l.sched, key, value)
 }
 
 // Tunables lists what Set takes: the domain's own knobs and then its scheduler's.
@@ -104,7 +104,7 @@ func (l *Loop) Tunables() []sched.Info {
 		{Name: "queue_depth", Value: strconv.Itoa(l.depth), Valid: fmt.Sprintf("1 to %d", l.depthMax), Unit: "requests"},
 		{Name: "nomerges", Value: strconv.Itoa(c.NoMerges), Valid: "0 to 2"},
 		{Name: "max_sectors_kb", Value: strconv.Itoa(int(c.MaxSectors / 2)), Valid: "4 to 1048576", Unit: "KiB"},
-	}, l.sched.Tunables()...)
+	}, sched.Tunables(l.sched)...)
 }
 
 // Stats copies the domain's statistics, all but the latencies, which its devices have.
@@ -115,7 +115,7 @@ func (l *Loop) Stats() (s DomainStats) {
 	}
 	s.IOTime = uint64(l.meter.total(l.now))
 	s.Queued, s.Depth, s.Merges = l.sched.Len(), l.depth, l.config.Merges
-	l.sched.Counters(&s.Counters)
+	sched.Count(l.sched, &s.Counters)
 	return s
 }
 

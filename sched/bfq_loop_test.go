@@ -38,7 +38,7 @@ func newClosedLoop(t testing.TB, n, depth int, knobs ...string) *closedLoop {
 	s, err := New("bfq", &Config{Rotational: true, NoMerges: 2})
 	require.NoError(t, err)
 	for i := 0; i < len(knobs); i += 2 {
-		require.NoError(t, s.Set(knobs[i], knobs[i+1]))
+		require.NoError(t, Set(s, knobs[i], knobs[i+1]))
 	}
 	l := &closedLoop{s: s, depth: depth, service: 40 * us}
 	image := &blk.Disk{}
@@ -258,7 +258,7 @@ func TestBFQ_weights(t *testing.T) {
 	l.readers[1].at = 1000 * ms
 	l.run(900 * ms)
 	require.Zero(t, l.raised())
-	require.NoError(t, l.s.Set("wr_max_service", "0"))
+	require.NoError(t, Set(l.s, "wr_max_service", "0"))
 	l.run(2000 * ms)
 	require.Equal(t, 1, l.raised())
 	l.forget()

@@ -153,7 +153,7 @@ func (b *BFQ) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, b.counts.LongestWait)
 }
 
-// Describe implements Tunable.
+// Describe implements Scheduler.
 func (b *BFQ) Describe(w io.Writer) {
 	fmt.Fprintf(w, "bfq by %s: %d queued, %d on the disk; budget at most %d, %d of %d busy queues raised\n",
 		b.knobs[bfqSource].text(), b.n, b.inDriver, b.budgetMax(), b.raised, b.busyQueues())

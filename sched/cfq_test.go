@@ -194,7 +194,7 @@ func TestCFQ_slicesOfAClosedLoop(t *testing.T) {
 			require.InDelta(t, int64(want), int64(lengths[i]), float64(2*(l.service+l.think)), "%d flows", n)
 		}
 		var c Counters
-		l.s.Counters(&c)
+		Count(l.s, &c)
 		require.EqualValues(t, len(flows)+1, c.Slices)
 		require.LessOrEqual(t, c.EarlyEnds, uint64(1))
 		require.GreaterOrEqual(t, c.Idled, uint64(len(l.done)*9/10))
@@ -215,7 +215,7 @@ func TestCFQ_noIdleInterleaves(t *testing.T) {
 	for _, n := range []int{2, 5, 8, 32} {
 		for _, rotational := range []bool{true, false} {
 			l := newCFQLoop(t, rotational, n)
-			require.NoError(t, l.s.Set("slice_idle", "0"))
+			require.NoError(t, Set(l.s, "slice_idle", "0"))
 			l.run(1000 * millisecond)
 			require.Zero(t, l.held, "%d flows", n)
 			for i := 2 * n; i < len(l.order); i++ {
@@ -245,9 +245,9 @@ func TestCFQ_thinkers(t *testing.T) {
 	l.think = 20 * millisecond
 	l.run(2000 * millisecond)
 	var before, after Counters
-	l.s.Counters(&before)
+	Count(l.s, &before)
 	l.run(4000 * millisecond)
-	l.s.Counters(&after)
+	Count(l.s, &after)
 	require.NotZero(t, before.Idled)
 	require.LessOrEqual(t, after.Idled, before.Idled+1)
 }
@@ -256,7 +256,7 @@ func TestCFQ_thinkers(t *testing.T) {
 func TestCFQ_drainForgetsStreams(t *testing.T) {
 	s, err := New("cfq", &Config{})
 	require.NoError(t, err)
-	require.NoError(t, s.Set("source", "stream"))
+	require.NoError(t, Set(s, "source", "stream"))
 	disk := &blk.Disk{}
 	for i := range 4 {
 		s.Insert(0, &blk.Request{Op: blk.OpRead, Disk: disk, Sector: blk.Sector(i) * 8, Sectors: 8, Seq: uint64(i)})
@@ -277,8 +277,8 @@ func TestCFQ_doesNotAllocate(t *testing.T) {
 		for _, writes := range writesNames {
 			s, err := New("cfq", &Config{})
 			require.NoError(t, err)
-			require.NoError(t, s.Set("source", source))
-			require.NoError(t, s.Set("writes", writes))
+			require.NoError(t, Set(s, "source", source))
+			require.NoError(t, Set(s, "writes", writes))
 			reqs, now := load(256, true), blk.Instant(0)
 			once := func() { // as pass, but writes wait for what is on the disk
 				for i := range reqs {

@@ -146,7 +146,7 @@ func (c *CFQ) Counters(n *Counters) {
 	n.LongestWait = max(n.LongestWait, c.counts.LongestWait)
 }
 
-// Describe implements Tunable.
+// Describe implements Scheduler.
 func (c *CFQ) Describe(w io.Writer) {
 	fmt.Fprintf(w, "cfq: by %s, writes %s: %d queued, %d queues busy\n",
 		c.knobs[cfqSource].text(), c.knobs[cfqWrites].text(), c.queued, c.busy)

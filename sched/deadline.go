@@ -356,7 +356,7 @@ func (d *Deadline) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, d.counts.LongestWait)
 }
 
-// Describe implements Tunable.
+// Describe implements Scheduler.
 func (d *Deadline) Describe(w io.Writer) {
 	fmt.Fprintf(w, "deadline: %d queued, %d writes on the disk, %d of a batch of %ss, writes passed over %d times\n",
 		d.n, d.writing, d.batching, directionNames[d.dir], d.starved)

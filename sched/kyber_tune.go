@@ -28,7 +28,7 @@ func (k *Kyber) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, k.counts.LongestWait)
 }
 
-// Describe implements Tunable.
+// Describe implements Scheduler.
 func (k *Kyber) Describe(w io.Writer) {
 	fmt.Fprintf(w, "kyber: %d queued, %d of a batch of %s, throttled %d times, depths changed %d times\n",
 		k.n, k.batching, kyberNames[k.turn], k.refused, k.resized)

@@ -113,7 +113,7 @@ func TestSL007_neverMerged(t *testing.T) {
 
 func TestSL010_readsStarveWrites(t *testing.T) {
 	w := newWorld(t, "deadline", &Config{NoMerges: 2}, 1)
-	require.NoError(t, w.s.Set("write_expire", "500"))
+	require.NoError(t, Set(w.s, "write_expire", "500"))
 	reads := blk.Sector(0)
 	more := func() {
 		for ; w.queued < 64; reads++ {
@@ -198,10 +198,10 @@ func TestSL017_clockJumps(t *testing.T) {
 		w.now += 60 * 1000 * millisecond
 		w.wind()
 		var before, after Counters
-		w.s.Counters(&before)
+		Count(w.s, &before)
 		fill()
 		w.wind()
-		w.s.Counters(&after)
+		Count(w.s, &after)
 		require.Equal(t, before.Expired, after.Expired)
 	})
 }
@@ -211,7 +211,7 @@ func TestSL019_failedChange(t *testing.T) {
 		w.insert(w.ask(blk.OpWrite, 0, 8))
 		_, err := New("elevator", w.cfg)
 		require.ErrorContains(t, err, `scheduler "elevator" is unknown; there are none, deadline`)
-		require.Error(t, w.s.Set("no_such_knob", "1"))
+		require.Error(t, Set(w.s, "no_such_knob", "1"))
 		w.insert(w.ask(blk.OpWrite, 8, 8))
 		w.wind()
 		require.Equal(t, 2, w.finished)

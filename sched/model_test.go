@@ -471,9 +471,9 @@ func drawConfig(t *rapid.T) *Config {
 
 // drawKnobs sets each knob to something valid, often an end of its range.
 func drawKnobs(t *rapid.T, s Scheduler) {
-	for _, i := range s.Tunables() {
+	for _, i := range Tunables(s) {
 		if words := strings.Split(i.Valid, " or "); len(words) > 1 {
-			require.NoError(t, s.Set(i.Name, rapid.SampledFrom(words).Draw(t, i.Name)))
+			require.NoError(t, Set(s, i.Name, rapid.SampledFrom(words).Draw(t, i.Name)))
 			continue
 		}
 		var low, high int
@@ -485,7 +485,7 @@ func drawKnobs(t *rapid.T, s Scheduler) {
 			high = math.MaxInt
 		}
 		v := rapid.SampledFrom([]int{low, high, max(low, min(high, 1)), max(low, min(high, 3)), max(low, min(high, 20))}).Draw(t, i.Name)
-		require.NoError(t, s.Set(i.Name, fmt.Sprint(v)))
+		require.NoError(t, Set(s, i.Name, fmt.Sprint(v)))
 	}
 }
 

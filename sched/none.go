@@ -77,21 +77,10 @@ func (n *None) Wake() blk.Instant { return blk.Never }
 // Len implements Scheduler.
 func (n *None) Len() int { return n.n }
 
-// Describe implements Tunable.
+// Describe implements Scheduler.
 func (n *None) Describe(w io.Writer) {
 	fmt.Fprintf(w, "none: %d queued\n", n.n)
 	for _, l := range []*blk.List{&n.retry, &n.fifo} {
 		describeList(w, l)
 	}
 }
-
-// Set implements Tunable.
-func (n *None) Set(key, _ string) error {
-	return fmt.Errorf("scheduler none has no knobs, so no %q", key)
-}
-
-// Tunables implements Tunable.
-func (n *None) Tunables() []Info { return nil }
-
-// Counters implements Tunable.
-func (n *None) Counters(*Counters) {}

@@ -49,13 +49,13 @@ type Scheduler interface {
 	Wake() blk.Instant
 	// Len is the number of guest requests queued, not yet dispatched.
 	Len() int
-
-	Tunable
+	// Describe prints the state, for people and for transcripts.
+	Describe(w io.Writer)
 }
 
-// Tunable is the part of a Scheduler that is for operators: its knobs, by the
-// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), its counts and its
-// state.
+// Tunable is what a Scheduler may implement besides, for operators: its knobs, by the
+// kernel's names (block/*-iosched.c, /sys/block/X/queue/iosched), and its counts. Set,
+// Tunables and Count do the same for any scheduler, also for one without.
 type Tunable interface {
 	// Set changes a knob; hyphens and underscores in key are the same. An error
 	// names the value and the valid range, and nothing has changed.
@@ -64,8 +64,29 @@ type Tunable interface {
 	Tunables() []Info
 	// Counters adds what the scheduler has counted to c.
 	Counters(c *Counters)
-	// Describe prints the state, for people and for transcripts.
-	Describe(w io.Writer)
+}
+
+// Set changes a knob of s; see Tunable.
+func Set(s Scheduler, key, value string) error {
+	if t, ok := s.(Tunable); ok {
+		return t.Set(key, value)
+	}
+	return fmt.Errorf("there is no knob %q; this scheduler has none", key)
+}
+
+// Tunables lists the knobs of s; see Tunable.
+func Tunables(s Scheduler) []Info {
+	if t, ok := s.(Tunable); ok {
+		return t.Tunables()
+	}
+	return nil
+}
+
+// Count adds what s has counted to c; see Tunable.
+func Count(s Scheduler, c *Counters) {
+	if t, ok := s.(Tunable); ok {
+		t.Counters(c)
+	}
 }
 
 // Info describes one knob.

@@ -206,7 +206,7 @@ func TestTimeslice_zeroIsNone(t *testing.T) {
 			require.NoError(t, err)
 			ss[i] = s
 		}
-		require.NoError(t, ss[1].Set("time_slice_us", "0"))
+		require.NoError(t, Set(ss[1], "time_slice_us", "0"))
 		var disks [2]blk.Disk
 		var seq uint64
 		var now blk.Instant

@@ -133,7 +133,7 @@ func (t *Timeslice) Counters(c *Counters) {
 	c.LongestWait = max(c.LongestWait, t.counts.LongestWait)
 }
 
-// Describe implements Tunable.
+// Describe implements Scheduler.
 func (t *Timeslice) Describe(w io.Writer) {
 	fmt.Fprintf(w, "timeslice: %d us by %s, at most %d, extend %s, empty %s: %d queued\n", t.slice/microsecond,
 		t.knobs[sliceOf].text(), t.knobs[extendMax].value, t.knobs[extendBy].text(), t.knobs[emptyBy].text(), t.Len())

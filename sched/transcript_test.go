@@ -132,19 +132,19 @@ func (x *script) ask(t *testing.T, d *datadriven.TestData) string {
 	var out bytes.Buffer
 	switch d.Cmd {
 	case "set":
-		if err := x.s.Set(d.CmdArgs[0].String(), d.CmdArgs[1].String()); err != nil {
+		if err := Set(x.s, d.CmdArgs[0].String(), d.CmdArgs[1].String()); err != nil {
 			return err.Error()
 		}
 	case "nomerges":
 		_, err := fmt.Sscan(d.CmdArgs[0].String(), &x.cfg.NoMerges)
 		require.NoError(t, err)
 	case "tunables":
-		for _, i := range x.s.Tunables() {
+		for _, i := range Tunables(x.s) {
 			fmt.Fprintf(&out, "%s = %s %s (%s)\n", i.Name, i.Value, i.Unit, i.Valid)
 		}
 	case "counters":
 		var c Counters
-		x.s.Counters(&c)
+		Count(x.s, &c)
 		printNonZero(&out, c)
 	case "merges":
 		x.printMerges(&out)

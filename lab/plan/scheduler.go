@@ -83,7 +83,7 @@ func checkKnobs(s Scheduler, queue ...knobRange) error {
 	for _, r := range queue {
 		names = append(names, r.key)
 	}
-	for _, i := range made.Tunables() {
+	for _, i := range sched.Tunables(made) {
 		names = append(names, i.Name)
 	}
 	for _, k := range s.Knobs {
@@ -97,7 +97,7 @@ func checkKnobs(s Scheduler, queue ...knobRange) error {
 		case at >= 0:
 			err = queue[at].check(k.Value)
 		default:
-			err = made.Set(k.Key, k.Value)
+			err = sched.Set(made, k.Key, k.Value)
 		}
 		if err != nil {
 			return fmt.Errorf("scheduler %s: %w", s, err)

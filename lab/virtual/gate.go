@@ -76,7 +76,7 @@ func (g *gateway) changes(now blk.Instant, r *blk.Request) bool {
 		return false
 	}
 	g.counts = sched.Counters{}
-	g.world.loop.Scheduler().Counters(&g.counts)
+	sched.Count(g.world.loop.Scheduler(), &g.counts)
 	if g.counts.Slices == g.slices {
 		return false
 	}

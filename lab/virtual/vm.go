@@ -9,6 +9,7 @@ import (
 	"github.com/elevisor/elevisor/blk"
 	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/guest"
+	"github.com/elevisor/elevisor/sched"
 )
 
 // vm is a virtual machine: a device on the loop, a guest that drives it, and the jobs
@@ -109,7 +110,7 @@ func (v *vm) connect(o *VM, jobs []*job) (err error) {
 			return err
 		}
 		for _, k := range o.GuestKnobs {
-			if err := v.block.Scheduler().Set(k.Key, k.Value); err != nil {
+			if err := sched.Set(v.block.Scheduler(), k.Key, k.Value); err != nil {
 				return fmt.Errorf("guest: %w", err)
 			}
 		}

@@ -84,6 +84,14 @@ var planted = []struct{ rule, name, text string }{
 
 	{"interfaces", "device/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h(); i() }"},
 	{"", "device/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); h() }"},
+	{"interfaces", "device/x.go", "type i interface { a(); b(); c(); d(); j }\ntype j interface { e(); f(); g(); k }\ntype k interface { h(); i() }"},
+	{"interfaces", "device/x.go", "import \"github.com/elevisor/elevisor/sched\"\ntype i interface { sched.Scheduler; sched.Tunable }"},
+	{"interfaces", "device/x.go", "import s \"github.com/elevisor/elevisor/sched\"\ntype i interface { s.Scheduler; Other() }"},
+	{"interfaces", "sched/x.go", "type i interface { Scheduler; Other() }"},
+	{"interfaces", "device/x.go", "import \"io\"\ntype i interface { a(); b(); c(); d(); e(); f(); g(); io.Reader; io.Closer }"},
+	{"", "device/x.go", "type i interface { a(); b(); c(); d(); e(); f(); g(); j }\ntype j interface { g(); h() }"},
+	{"", "device/x.go", "import \"github.com/elevisor/elevisor/sched\"\ntype i interface { sched.Scheduler; Len() int }"},
+	{"", "device/x.go", "type i interface { ~int | ~string }"},
 
 	{"documented", "vhost/x.go", "func Exported() {}"},
 	{"documented", "vhost/x.go", "// T is.\ntype T struct{}\nfunc (*T) Exported() {}"},

@@ -22,6 +22,7 @@ import (
 	"github.com/elevisor/elevisor/guest/load"
 	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/lab/worlds/measure"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/elevisor/elevisor/sys/clock"
 )
 
@@ -136,7 +137,7 @@ func (r *run) start(vm int, socket string) error {
 		return err
 	}
 	for _, k := range own {
-		if err := m.block.Scheduler().Set(k.Key, k.Value); err != nil {
+		if err := sched.Set(m.block.Scheduler(), k.Key, k.Value); err != nil {
 			return err
 		}
 	}
