@@ -24,7 +24,7 @@ func (d *Daemon) List() (list []ctl.Disk) {
 		list = append(list, ctl.Disk{
 			ID: s.spec.ID, Path: s.spec.Path, Socket: s.spec.Socket, Bytes: s.device.Capacity().Bytes(),
 			ReadOnly: s.device.ReadOnly(), NumQueues: s.device.Count(), Engine: info.Engine,
-			Domain: s.domain.id, Scheduler: s.domain.name, Reason: s.domain.reason, Connected: s.server.Connected(),
+			Domain: s.domain.id, Scheduler: s.domain.kind.Name, Reason: s.domain.reason, Connected: s.server.Connected(),
 		})
 	}
 	return list
@@ -115,7 +115,7 @@ func (d *Daemon) Scheduler(disk string) (ctl.Scheduler, error) {
 	if err != nil {
 		return ctl.Scheduler{}, err
 	}
-	x := ctl.Scheduler{Domain: s.domain.id, Active: s.domain.name, Available: sched.Names, Reason: s.domain.reason}
+	x := ctl.Scheduler{Domain: s.domain.id, Active: s.domain.kind.Name, Available: sched.Names, Reason: s.domain.reason}
 	for _, other := range d.disks {
 		if other.domain == s.domain {
 			x.Disks = append(x.Disks, other.spec.ID)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/elevisor/elevisor/backend"
-	"github.com/elevisor/elevisor/device"
 	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -160,9 +159,9 @@ func TestDomains(t *testing.T) {
 	require.Equal(t, "private:d4", of(3).id)
 	require.Same(t, of(4), of(5))
 	require.NotSame(t, d.disks[4].image, d.disks[5].image, "each mem: is its own")
-	require.Equal(t, "deadline", of(4).name)
+	require.Equal(t, "deadline", of(4).kind.Name)
 	require.Equal(t, "d7", of(6).id)
-	require.Equal(t, "none", of(6).name)
+	require.Equal(t, "none", of(6).kind.Name)
 	s, err := d.DomainStats("d5")
 	require.NoError(t, err)
 	require.Equal(t, 7, s.Depth)
@@ -171,7 +170,7 @@ func TestDomains(t *testing.T) {
 	s, err = d.DomainStats("d7")
 	require.NoError(t, err)
 	require.Equal(t, "timeslice", s.Scheduler)
-	require.Equal(t, device.DefaultDepth("timeslice"), s.Depth)
+	require.Equal(t, depthOf(t, "timeslice"), s.Depth)
 	require.NoError(t, d.Set("d7", "queue-depth", "3"))
 	_, err = d.Switch("d7", "none")
 	require.NoError(t, err)
@@ -229,9 +228,9 @@ func TestChoose(t *testing.T) {
 		{name: "auto", rotational: "on", want: "timeslice", because: "rotational=on"},
 	} {
 		d := &domain{spec: Domain{Rotational: c.rotational}, images: []*image{{Image: fakeImage{backend.Info{Rotational: c.info, Physical: c.physical}}}}}
-		name, because, err := d.choose(c.name)
+		kind, because, err := d.choose(c.name)
 		require.NoError(t, err)
-		require.Equal(t, c.want, name)
+		require.Equal(t, c.want, kind.Name)
 		require.Equal(t, c.because, because)
 	}
 }
@@ -283,7 +282,7 @@ func TestSwitch_keepsDepthThatWasDefault(t *testing.T) {
 	d, err := Open([]Disk{disk}, []Domain{{ID: "x", Scheduler: "none"}}, zap.NewNop())
 	require.NoError(t, err)
 	defer d.Close()
-	depth := device.DefaultDepth("none")
+	depth := depthOf(t, "none")
 	require.NoError(t, d.Set("d", "queue_depth", fmt.Sprint(depth)))
 	require.NoError(t, d.SetScheduler("d", "timeslice"))
 	s, err := d.DomainStats("d")
@@ -307,4 +306,10 @@ func TestSharedMemory(t *testing.T) {
 	d.Close()
 	_, err = Open([]Disk{disk("a", 0), disk("b", 4096)}, nil, zap.NewNop())
 	require.ErrorContains(t, err, "disks a and b may both write bytes 4096 to 1048575")
+}
+
+func depthOf(t *testing.T, scheduler string) int {
+	k, err := sched.Find(scheduler)
+	require.NoError(t, err)
+	return k.Depth
 }

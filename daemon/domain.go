@@ -21,8 +21,8 @@ import (
 type Domain struct {
 	ID         string
 	Scheduler  string       // default: auto
-	Workers    int          // loops, with the scheduler none; default 1
-	QueueDepth int          // requests on the disks at a time, of each loop; default 256, with timeslice 2
+	Workers    int          // loops; more than 1 only with a scheduler in which queues do not meet (sched.Kind.Meets)
+	QueueDepth int          // requests on the disks at a time, of each loop; default: sched.Kind.Depth
 	Rotational string       // on, off; default: ask the system
 	Knobs      []sched.Knob // in the order given
 }
@@ -42,7 +42,7 @@ var domainKeys = []key[Domain]{
 	{"workers", "N", number(1, workersMax, func(d *Domain) *int { return &d.Workers })},
 	{"queue-depth", "N", number(1, device.DepthMax, func(d *Domain) *int { return &d.QueueDepth })},
 	{"rotational", "on|off|auto", rotational},
-	{"KNOB", "VALUE (nomerges, max-sectors-kb, and the scheduler's own by the kernel's names)", nil},
+	{"KNOB", "VALUE (nomerges, max-sectors-kb, or one of the scheduler's, by the kernel's name)", nil},
 }
 
 func rotational(d *Domain, v string) error {
@@ -54,8 +54,8 @@ func rotational(d *Domain, v string) error {
 	return errors.New("want on, off or auto")
 }
 
-// DomainKeys prints the words of --domain, one a line.
-func DomainKeys() string { return help(domainKeys) }
+// DomainKeys prints the words of --domain, one a line, and the schedulers.
+func DomainKeys() string { return help(domainKeys) + "\nSchedulers:\n\n" + sched.Help() }
 
 // ParseDomain reads KEY=VALUE,KEY=VALUE,…; a key that is not the domain's is taken
 // for a knob of its scheduler, which says later whether there is one.
@@ -83,33 +83,33 @@ type domain struct {
 	shared  bool // found by the physical disk: others on it join
 	devices []*device.Device
 
-	name   string // of the present scheduler
+	kind   sched.Kind // of the present scheduler
 	reason string
 }
 
 // choose settles which scheduler runs, and says why.
-func (d *domain) choose(name string) (string, string, error) {
+func (d *domain) choose(name string) (sched.Kind, string, error) {
 	if name != "" && name != Auto {
-		name, err := sched.Resolve(name)
-		return name, "the operator's choice", err
+		kind, err := sched.Find(name)
+		return kind, "the operator's choice", err
 	}
 	switch d.spec.Rotational {
 	case "on":
-		return "timeslice", "rotational=on", nil
+		return sched.Auto(true), "rotational=on", nil
 	case "off":
-		return "none", "rotational=off", nil
+		return sched.Auto(false), "rotational=off", nil
 	}
 	reasons := []string{}
 	for _, i := range d.images {
 		info := i.Info()
 		if info.Rotational && info.Physical.Believed {
-			return "timeslice", info.Physical.Reason, nil
+			return sched.Auto(true), info.Physical.Reason, nil
 		}
 		if !slices.Contains(reasons, info.Physical.Reason) {
 			reasons = append(reasons, info.Physical.Reason)
 		}
 	}
-	return "none", strings.Join(reasons, "; "), nil
+	return sched.Auto(false), strings.Join(reasons, "; "), nil
 }
 
 // rotational says whether the domain's disks have a head to move: the operator's word,
@@ -126,20 +126,17 @@ func (d *domain) rotational() bool {
 
 // start makes the scheduler and the loops, and attaches the images to each.
 func (d *domain) start(engine device.Engine) (err error) {
-	if d.name, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
+	if d.kind, d.reason, err = d.choose(d.spec.Scheduler); err != nil {
 		return err
 	}
-	workers, depth := max(d.spec.Workers, 1), d.depthFor(d.name)
-	if workers > 1 && d.name != "none" {
-		return fmt.Errorf("workers=%d with scheduler %s: only none, in which nothing meets, can run on several loops", workers, d.name)
+	workers, depth := max(d.spec.Workers, 1), d.depthFor(d.kind)
+	if workers > 1 && d.kind.Meets {
+		return fmt.Errorf("workers=%d with scheduler %s: only %s can run on several loops, as requests of different queues do not meet in it",
+			workers, d.kind.Name, strings.Join(apart(), ", "))
 	}
 	for range workers {
 		c := device.DefaultConfig(d.rotational())
-		s, err := sched.New(d.name, c)
-		if err != nil {
-			return err
-		}
-		l := device.NewLoop(s, c, depth)
+		l := device.NewLoop(d.kind.New(c), c, depth)
 		for _, k := range d.spec.Knobs {
 			if err := l.Set(k.Key, k.Value); err != nil {
 				return err
@@ -150,16 +147,23 @@ func (d *domain) start(engine device.Engine) (err error) {
 		}
 		d.loops = append(d.loops, l)
 	}
-	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", d.name), zap.String("because", d.reason),
+	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", d.kind.Name), zap.String("because", d.reason),
 		zap.Int("workers", workers), zap.Int("queue-depth", depth))
 	return nil
 }
 
-// depthFor is how many requests the disks have at a time under that scheduler, if
-// the operator does not say.
-func (d *domain) depthFor(name string) int {
-	return cmp.Or(d.spec.QueueDepth, device.DefaultDepth(name))
+// apart are the schedulers in which requests of different queues do not meet.
+func apart() (names []string) {
+	for _, k := range sched.Kinds() {
+		if !k.Meets {
+			names = append(names, k.Name)
+		}
+	}
+	return names
 }
+
+// depthFor is how many requests the disks have at a time under that scheduler.
+func (d *domain) depthFor(k sched.Kind) int { return cmp.Or(d.spec.QueueDepth, k.Depth) }
 
 // attach gives every image its place in loop l: the same in each.
 func (d *domain) attach(l *device.Loop, h backend.Host) error {
@@ -189,7 +193,7 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	if err != nil {
 		return met, err
 	}
-	if chosen != "none" && len(d.loops) > 1 {
+	if chosen.Meets && len(d.loops) > 1 {
 		for _, x := range d.devices {
 			if err := x.Gather(patience()); err != nil {
 				return met, err
@@ -198,10 +202,7 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 		d.loops, d.idle = d.loops[:1], d.loops[1:] // where they stay: none has one loop from now on
 	}
 	for _, l := range d.loops {
-		s, err := sched.New(chosen, l.Config())
-		if err != nil {
-			return met, err
-		}
+		s := chosen.New(l.Config())
 		var deep error
 		ended := l.Do(func() {
 			queued, onDisk := l.Switch(s)
@@ -212,8 +213,8 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 			return met, errors.Join(ended, deep)
 		}
 	}
-	d.name, d.reason = chosen, reason
-	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", chosen), zap.String("because", reason),
+	d.kind, d.reason = chosen, reason
+	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", chosen.Name), zap.String("because", reason),
 		zap.Int("queued", met.Queued), zap.Int("in flight", met.OnDisk))
 	return met, nil
 }
@@ -262,7 +263,7 @@ func (d *domain) stats() (sum device.DomainStats) {
 			sum.AddLoop(&s)
 		}
 	}
-	sum.Scheduler = d.name
+	sum.Scheduler = d.kind.Name
 	return sum
 }
 

@@ -18,17 +18,6 @@ import (
 // DepthMax is the largest number of requests on a domain's disks at a time.
 const DepthMax = 1024
 
-// DefaultDepth is how many requests a domain keeps on its disks under a scheduler,
-// one of sched.Names, where the operator does not say. Time slices are only worth their
-// name where the disk has no requests of others to choose from: with a deep queue a
-// greedy guest fills it in its slice, and is served on in everybody else's.
-func DefaultDepth(scheduler string) int {
-	if scheduler == "timeslice" {
-		return 2
-	}
-	return 256
-}
-
 // DefaultConfig is that of a domain's schedulers, where the operator says nothing: a
 // group may grow to the kernel's default for max_sectors_kb, and to what one readv takes.
 func DefaultConfig(rotational bool) *sched.Config {

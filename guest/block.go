@@ -36,7 +36,7 @@ type Block struct {
 	sched    sched.Scheduler
 	cfg      sched.Config
 	disk     blk.Disk
-	elevator bool // there is a scheduler, in the kernel's sense: not none
+	elevator bool // requests of different queues meet: there is a scheduler in the kernel's sense
 	segments int  // of one request that the submitter may bring
 	tags     int
 	requests int
@@ -142,12 +142,11 @@ func NewBlock(queues []*Queue, o BlockOptions) (*Block, error) {
 	if err := b.limit(g, &o); err != nil {
 		return nil, err
 	}
-	var err error
-	if b.sched, err = sched.New(cmp.Or(o.Scheduler, "none"), &b.cfg); err != nil {
+	kind, err := sched.Find(cmp.Or(o.Scheduler, "none"))
+	if err != nil {
 		return nil, err
 	}
-	_, none := b.sched.(*sched.None)
-	b.elevator = !none
+	b.sched, b.elevator = kind.New(&b.cfg), kind.Meets
 	if err := b.admission(&o); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // loop that does it.
 func TestDrain_partsOfManyQueues(t *testing.T) {
 	const queues, groups = 32, 1024
-	for _, name := range []string{"deadline", "timeslice", "bfq"} {
+	for _, name := range Names {
 		t.Run(name, func(t *testing.T) {
 			s, err := New(name, &Config{})
 			require.NoError(t, err)

@@ -9,8 +9,6 @@ package sched
 import (
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 
 	"github.com/elevisor/elevisor/blk"
 )
@@ -122,43 +120,4 @@ type Config struct {
 	MaxSegments int        // memory segments of a merged group; 0: no limit
 	NoMerges    int        // nomerges: 0 all merges, 1 only the one-hit cache, 2 none
 	Merges      MergeStats
-}
-
-// Names are the schedulers that New knows.
-var Names = []string{"none", "deadline", "timeslice", "cfq", "bfq", "kyber"}
-
-// Resolve is which of Names is meant by name: itself, or another word of the
-// kernel's for the same.
-func Resolve(name string) (string, error) {
-	switch {
-	case name == "noop":
-		return "none", nil
-	case name == "mq-deadline":
-		return "deadline", nil
-	case slices.Contains(Names, name):
-		return name, nil
-	}
-	return "", fmt.Errorf("scheduler %q is unknown; there are %s", name, strings.Join(Names, ", "))
-}
-
-// New makes the scheduler called name, as Resolve takes it, for the loop that c
-// belongs to.
-func New(name string, c *Config) (Scheduler, error) {
-	name, err := Resolve(name)
-	if err != nil {
-		return nil, err
-	}
-	switch name {
-	case "deadline":
-		return newDeadline(c), nil
-	case "timeslice":
-		return newTimeslice(c), nil
-	case "kyber":
-		return newKyber(c), nil
-	case "cfq":
-		return newCFQ(c), nil
-	case "bfq":
-		return newBFQ(c), nil
-	}
-	return &None{cfg: c}, nil
 }

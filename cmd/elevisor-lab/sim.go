@@ -59,7 +59,7 @@ and microseconds elsewhere.`,
 
 func (f *simFlags) worldFlags(fl *pflag.FlagSet) {
 	fl.StringVar(&f.disk, "disk", "sim:hdd,preset=generic7200,file=null:size=16t", "the disk, as in serve --disk path=")
-	fl.StringVar(&f.o.Scheduler, "scheduler", "none", "in the host")
+	fl.StringVar(&f.o.Scheduler, "scheduler", "none", "scheduler in the host: "+strings.Join(sched.Names, ", "))
 	fl.StringArrayVar(&f.set, "set", nil, "KNOB=VALUE of the host's scheduler or its domain; repeatable")
 	fl.IntVar(&f.o.QueueDepth, "queue-depth", 0, "requests on the disk at a time (default: as serve)")
 	fl.StringVar(&f.guest.Scheduler, "guest-scheduler", "", "a block layer in the guest, with this scheduler (default: jobs drive the virtqueues themselves)")

@@ -14,6 +14,7 @@ import (
 	"github.com/elevisor/elevisor/cmd/cli"
 	"github.com/elevisor/elevisor/daemon"
 	"github.com/elevisor/elevisor/daemon/ctl"
+	"github.com/elevisor/elevisor/sched"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 )
@@ -136,9 +137,12 @@ func (f *ctlFlags) scheduler() *cobra.Command {
 	return &cobra.Command{
 		Use:   "scheduler DISK [NAME]",
 		Short: "print the schedulers, the active one in brackets; or switch to another",
-		Long: `Prints the schedulers that there are, the active one in brackets, as
-/sys/block/X/queue/scheduler does. With NAME, switches to that one, under load;
-the scheduler is the whole domain's, and the other disks of it are named.`,
+		Long: `Prints the available schedulers, the active one in brackets, as
+/sys/block/X/queue/scheduler does. With NAME, switches to that one, under load. The
+whole domain of the disk is switched; its other disks are listed.
+
+` + sched.Help() + `
+auto chooses one of them by the domain's disks.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			params := map[string]string{"disk": args[0]}

@@ -205,8 +205,10 @@ func (p *Plan) chooseBase(m *Matrix) error {
 		return p.checkBase(m)
 	}
 	pick := func(list []Scheduler) string {
-		if slices.ContainsFunc(list, func(s Scheduler) bool { return s.String() == "none" }) {
-			return "none"
+		for _, s := range list {
+			if k, err := sched.Find(s.Name); err == nil && !k.Meets && len(s.Knobs) == 0 {
+				return s.String()
+			}
 		}
 		return list[0].String()
 	}

@@ -35,7 +35,7 @@ type Options struct {
 
 	Scheduler  string       // of the host, one of sched.Names; default none
 	Knobs      []sched.Knob // of that scheduler and its domain, in this order
-	QueueDepth int          // requests on the disk at a time; default device.DefaultDepth
+	QueueDepth int          // requests on the disk at a time; default sched.Kind.Depth
 
 	VMs   []VM
 	Costs Costs

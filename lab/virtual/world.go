@@ -1,6 +1,7 @@
 package virtual
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -64,16 +65,12 @@ func newWorld(o Options, img backend.Image) (_ *world, err error) {
 
 func (w *world) makeLoop(img backend.Image) error {
 	c := device.DefaultConfig(img.Info().Rotational)
-	s, err := sched.New(w.o.Scheduler, c)
+	kind, err := sched.Find(w.o.Scheduler)
 	if err != nil {
 		return err
 	}
-	depth := w.o.QueueDepth
-	if depth == 0 {
-		name, _ := sched.Resolve(w.o.Scheduler) // New has taken it
-		depth = device.DefaultDepth(name)
-	}
-	w.loop = device.NewLoop(s, c, min(max(depth, 1), device.DepthMax))
+	depth := cmp.Or(w.o.QueueDepth, kind.Depth)
+	w.loop = device.NewLoop(kind.New(c), c, min(max(depth, 1), device.DepthMax))
 	if err := w.loop.SetDepth(depth); err != nil {
 		return err
 	}

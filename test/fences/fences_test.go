@@ -65,7 +65,7 @@ var layers = map[string][]string{
 	"lab/worlds/loopback":   {"backend", "backend/drive", "blk", "daemon", "daemon/ctl", "guest", "guest/fio", "guest/load", "lab/plan", "lab/worlds/measure", "sched", "sys/clock"},
 	"lab/worlds/qemu":       {"backend", "blk", "daemon", "daemon/ctl", "device", "guest/fio", "lab/plan", "lab/worlds/measure", "qemu/attach", "qemu/qmp", "qemu/vm", "sched"},
 	"cmd/cli":               {"blk"},
-	"cmd/elevisor":          {"cmd/cli", "daemon", "daemon/ctl", "qemu/attach"},
+	"cmd/elevisor":          {"cmd/cli", "daemon", "daemon/ctl", "qemu/attach", "sched"},
 	"cmd/elevisor-lab":      {"backend", "backend/drive", "blk", "cmd/cli", "daemon", "device", "guest", "guest/fio", "guest/load", "lab/plan", "lab/report", "lab/tables", "lab/virtual", "lab/worlds/loopback", "lab/worlds/qemu", "lab/worlds/virtual", "sched", "sys/clock", "virtqueue"},
 }
 
@@ -132,6 +132,7 @@ var rules = map[string]func(*file, report){
 	"names":      checkName,
 	"interfaces": checkInterfaces,
 	"documented": checkDocumented,
+	"schedulers": checkSchedulers,
 }
 
 func checkUnsafe(f *file, bad report) {

@@ -103,6 +103,21 @@ var planted = []struct{ rule, name, text string }{
 	{"", "vhost/x.go", "// T is.\ntype T struct{}\nfunc (T) Error() string { return \"\" }"},
 	{"documented", "vhost/x.go", "func String() {}"},
 	{"", "cmd/elevisor/x.go", "func Exported() {}"},
+
+	{"schedulers", "daemon/x.go", `func f(name string) bool { return name == "timeslice" }`},
+	{"schedulers", "daemon/x.go", `func f(name string) bool { return "noop" != name }`},
+	{"schedulers", "device/x.go", `func f(name string) int { switch name { case "cfq", "bfq": return 2 }; return 1 }`},
+	{"schedulers", "guest/x.go", "import \"slices\"\nfunc f(name string) bool { return slices.Contains([]string{\"mq-deadline\"}, name) }"},
+	{"schedulers", "cmd/elevisor/x.go", "import \"strings\"\nfunc f(name string) bool { return strings.EqualFold(name, \"kyber\") }"},
+	{"schedulers", "device/x.go", `var depth = map[string]int{"timeslice": 2}`},
+	{"schedulers", "device/x.go", `func f(m map[string]int) int { return m["bfq"] }`},
+	{"schedulers", "guest/x.go", "import \"github.com/elevisor/elevisor/sched\"\nfunc f(s sched.Scheduler) { _, _ = s.(*sched.None) }"},
+	{"schedulers", "guest/x.go", "import \"github.com/elevisor/elevisor/sched\"\nfunc f(s sched.Scheduler) { switch s.(type) { case *sched.CFQ: } }"},
+	{"", "lab/tables/experiment.go", `var configurations = map[string]int{"cfq": 1}`},
+	{"", "sched/x.go", `func f(name string) bool { return name == "timeslice" }`},
+	{"", "guest/x_test.go", `func f(name string) bool { return name == "timeslice" }`},
+	{"", "guest/x.go", "import \"github.com/elevisor/elevisor/sched\"\nfunc f(s sched.Scheduler) { _, _ = s.(sched.Tunable) }"},
+	{"", "cmd/elevisor-lab/x.go", `func f() []string { return []string{"none", "deadline"} }`},
 }
 
 func TestFences_findPlantedViolations(t *testing.T) {

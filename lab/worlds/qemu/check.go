@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/elevisor/elevisor/daemon"
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
 	"github.com/elevisor/elevisor/qemu/vm"
@@ -63,7 +64,7 @@ func (w *world) checkCell(c *plan.Cell) error {
 	if _, err := guestScheduler(c.Guest.Name); err != nil {
 		return err
 	}
-	if c.Host.Name != "" && c.Host.Name != "auto" {
+	if c.Host.Name != "" && c.Host.Name != daemon.Auto {
 		if _, err := sched.Resolve(c.Host.Name); err != nil {
 			return err
 		}
@@ -146,8 +147,8 @@ func some(p *plan.Plan, is func(*plan.Cell) bool) bool {
 
 // scheduled says whether a cell's guest has a scheduler.
 func scheduled(c *plan.Cell) bool {
-	name, _ := guestScheduler(c.Guest.Name)
-	return name != "none"
+	k, _ := guestScheduler(c.Guest.Name)
+	return k.Meets
 }
 
 func ramped(c *plan.Cell) bool {

@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 		return &plan.Plan{Disk: s.Disk, Cells: []plan.Cell{spec().Cell, s.Cell}}
 	}
 	for want, change := range map[string]func(*plan.Cell){
-		`a Linux guest has no I/O scheduler "cfq"; it has: none, mq-deadline, kyber, bfq`: func(c *plan.Cell) { c.Guest.Name = "cfq" },
+		`a Linux guest has no I/O scheduler "cfq"; it has: none, mq-deadline, bfq, kyber`: func(c *plan.Cell) { c.Guest.Name = "cfq" },
 		`scheduler "x" is unknown`:       func(c *plan.Cell) { c.Host.Name = "x" },
 		"0 VMs: want at least 1":         func(c *plan.Cell) { c.VMs = 0 },
 		"65 queues: want 1 to 64":        func(c *plan.Cell) { c.Queues = 65 },

@@ -14,20 +14,18 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// guestSchedulers are those of Linux for block devices (6.x).
-var guestSchedulers = []string{"none", "mq-deadline", "kyber", "bfq"}
-
-// guestScheduler is the guest's kernel's word for a scheduler of ours.
-func guestScheduler(name string) (string, error) {
-	switch {
-	case name == "deadline":
-		return "mq-deadline", nil
-	case name == "noop":
-		return "none", nil
-	case slices.Contains(guestSchedulers, name):
-		return name, nil
+// guestScheduler finds a scheduler that the guest's kernel has as well.
+func guestScheduler(name string) (sched.Kind, error) {
+	if k, err := sched.Find(name); err == nil && k.Linux != "" {
+		return k, nil
 	}
-	return "", fmt.Errorf("a Linux guest has no I/O scheduler %q; it has: %s", name, strings.Join(guestSchedulers, ", "))
+	var has []string
+	for _, k := range sched.Kinds() {
+		if k.Linux != "" {
+			has = append(has, k.Linux)
+		}
+	}
+	return sched.Kind{}, fmt.Errorf("a Linux guest has no I/O scheduler %q; it has: %s", name, strings.Join(has, ", "))
 }
 
 // scheduledRequests is what nr_requests becomes with a scheduler over a shorter queue: as
@@ -55,14 +53,14 @@ func (l *load) prepare(ctx context.Context, s *plan.Spec, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := l.setScheduler(ctx, scheduler); err != nil {
+	if err := l.setScheduler(ctx, scheduler.Linux); err != nil {
 		return err
 	}
 	if err := l.set(ctx, l.queue()+"nomerges", strconv.Itoa(s.NoMerges)); err != nil {
 		return err
 	}
 	named := slices.ContainsFunc(s.Guest.Knobs, func(k sched.Knob) bool { return k.Key == "nr_requests" })
-	if !named && scheduler != "none" && queueSize(&s.Cell) < scheduledRequests {
+	if !named && scheduler.Meets && queueSize(&s.Cell) < scheduledRequests {
 		if err := l.set(ctx, l.queue()+"nr_requests", strconv.Itoa(scheduledRequests)); err != nil {
 			return err
 		}
