@@ -21,30 +21,15 @@ func (d *decorated) Attach(h Host) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer := d.wrap(inner, h)
-	s, is := inner.(Simulated)
-	if _, knows := outer.(Simulated); !is || knows {
-		return outer, nil
-	}
-	return &simulatedBehind{outer, s}, nil
+	return d.wrap(inner, h), nil
 }
-
-// simulatedBehind is a decorator's backend with a simulated drive behind it, which stays
-// one for those who ask.
-type simulatedBehind struct {
-	Backend
-	drive Simulated
-}
-
-// Simulated implements Simulated.
-func (b *simulatedBehind) Simulated() SimStats { return b.drive.Simulated() }
 
 // holding keeps every request back until its time has come, and lets the inner
 // backend carry it out then: requests move their data in the order in which they
 // are let go, so that a slow disk's contents change as slowly as it answers. It
 // knows the time from the now of its calls alone.
 type holding struct {
-	Backend
+	Wrapper
 	due   func(now blk.Instant, r *blk.Request) blk.Instant // asked once a request
 	held  turns
 	seq   uint64
@@ -52,7 +37,7 @@ type holding struct {
 }
 
 func newHolding(inner Backend, h Host, due func(blk.Instant, *blk.Request) blk.Instant) Backend {
-	return &holding{Backend: inner, due: due, held: make(turns, 0, max(h.Depth, 1))}
+	return &holding{Wrapper: Wrapper{inner}, due: due, held: make(turns, 0, max(h.Depth, 1))}
 }
 
 // Submit implements Backend.

@@ -5,10 +5,9 @@ import "github.com/elevisor/elevisor/blk"
 // RecordWindow is among how many issued requests a neighbour is looked for.
 const RecordWindow = 64
 
-// Recorder is a Backend that remembers what was asked of it. Like the rest of a Backend
-// it is for the loop's goroutine.
+// Recorder is what a Backend offers, beside its own methods ([As]), if it remembers what
+// was asked of it. Like the rest of a Backend it is for the loop's goroutine.
 type Recorder interface {
-	Backend
 	// Recorded copies the counts so far; what happened between two copies is the later
 	// one's [Records.Since] the earlier one.
 	Recorded() Records
@@ -72,26 +71,13 @@ type Access struct {
 // issues, it is the outermost decorator.
 func NewRecord(inner Image) Image {
 	return &decorated{inner, func(b Backend, _ Host) Backend {
-		r := &recording{Backend: b}
-		if drive, ok := b.(Simulated); ok {
-			return &recordedDrive{r, drive}
-		}
-		return r
+		return &recording{Wrapper: Wrapper{b}}
 	}}
 }
 
-// recordedDrive passes the inner Backend's second face on.
-type recordedDrive struct {
-	*recording
-	drive Simulated
-}
-
-// Simulated implements Simulated.
-func (r *recordedDrive) Simulated() SimStats { return r.drive.Simulated() }
-
 // recording counts on the way. Nothing is allocated but by Trace and Traced.
 type recording struct {
-	Backend
+	Wrapper
 	counts Records
 	window [RecordWindow]extent // a ring; the newest stands before next
 	next   int

@@ -69,7 +69,7 @@ func TestRecord_countsAsANaiveModelDoes(t *testing.T) {
 		img := NewRecord(newNarrow(memDisk(t, 1<<20), rapid.IntRange(1, 3).Draw(rt, "room")))
 		b, err := img.Attach(Host{Depth: 4})
 		require.NoError(rt, err)
-		rec := b.(Recorder)
+		rec := recorder(rt, b)
 		var all []issuedTo
 		var before Records
 		var others, now uint64
@@ -151,7 +151,7 @@ func TestRecord_window(t *testing.T) {
 			g.do(data(blk.OpRead, blk.Sector(2*i), make([]byte, 512)))
 		}
 		g.do(data(blk.OpRead, 1001, make([]byte, 512)))
-		c := g.b.(Recorder).Recorded()
+		c := recorder(t, g.b).Recorded()
 		require.Equal(t, lost, c.Lost(), "%d between", between)
 		g.close()
 		require.NoError(t, img.Close())
@@ -163,15 +163,16 @@ func TestRecord_passesASimulatedDriveOn(t *testing.T) {
 	img := NewRecord(NewSim(memDisk(t, 1<<20), drive, Physical{}, Options{}))
 	g := attach(t, img, 4)
 	g.do(data(blk.OpWrite, 8, make([]byte, 4096)))
-	require.Equal(t, int64(1), g.b.(Simulated).Simulated().Deviation.TotalCount())
-	require.Equal(t, Records{Requests: 1, Sectors: 8}, g.b.(Recorder).Recorded())
+	require.Equal(t, int64(1), simulated(t, g.b).Deviation.TotalCount())
+	require.Equal(t, Records{Requests: 1, Sectors: 8}, recorder(t, g.b).Recorded())
 	require.EqualValues(t, 5, g.now, "recording takes no time")
 	g.close()
 	require.NoError(t, img.Close())
 
 	img = NewRecord(memDisk(t, 1<<20))
 	g = attach(t, img, 1)
-	require.NotImplements(t, (*Simulated)(nil), g.b)
+	_, is := As[Simulated](g.b)
+	require.False(t, is)
 	g.close()
 	require.NoError(t, img.Close())
 }
@@ -179,7 +180,7 @@ func TestRecord_passesASimulatedDriveOn(t *testing.T) {
 func TestRecord_allocatesNothing(t *testing.T) {
 	img := NewRecord(memDisk(t, 1<<20))
 	g := attach(t, img, 1)
-	g.b.(Recorder).Trace(50)
+	recorder(t, g.b).Trace(50)
 	r := data(blk.OpRead, 0, make([]byte, 512))
 	n := testing.AllocsPerRun(200, func() {
 		r.Sector = (r.Sector + 7) % 1000

@@ -10,10 +10,10 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// Simulated is a Backend whose requests take as long as a model of a drive says. Its
-// Wake is exact: a loop that comes later than that makes the drive a slower one.
+// Simulated is what a Backend offers, beside its own methods ([As]), if its requests
+// take as long as a model of a drive says. Its Wake is exact then: a loop that comes
+// later makes the drive a slower one.
 type Simulated interface {
-	Backend
 	// Simulated copies what was counted so far.
 	Simulated() SimStats
 }
@@ -72,7 +72,7 @@ func (d *simDisk) Attach(h Host) (Backend, error) {
 	}
 	n := max(h.Depth, 1)
 	b := &simBackend{
-		Backend: inner, disk: d, late: hdrhistogram.New(1, deviationMax, deviationDigits),
+		Wrapper: Wrapper{inner}, disk: d, late: hdrhistogram.New(1, deviationMax, deviationDigits),
 		commands: make([]command, n), free: make([]int, n), ready: make([]int, 0, n), moving: make([]int, 0, n),
 	}
 	for tag := range b.free {
@@ -84,7 +84,7 @@ func (d *simDisk) Attach(h Host) (Backend, error) {
 // simBackend sends each request through the drive first and then, when the drive is
 // done with it, to where the data is.
 type simBackend struct {
-	Backend  // of the data
+	Wrapper  // of the data
 	disk     *simDisk
 	commands []command // by tag
 	free     []int     // tags
