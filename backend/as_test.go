@@ -13,13 +13,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-func simulated(t require.TestingT, b Backend) SimStats {
+func simulatedOf(t require.TestingT, b Backend) SimStats {
 	s, ok := As[Simulated](b)
 	require.True(t, ok, "a simulated drive is behind it")
 	return s.Simulated()
 }
 
-func recorder(t require.TestingT, b Backend) Recorder {
+func recorderOf(t require.TestingT, b Backend) Recorder {
 	r, ok := As[Recorder](b)
 	require.True(t, ok, "it is recorded")
 	return r
@@ -40,7 +40,7 @@ func TestAs_throughAnyStack(t *testing.T) {
 		base := memDisk(t, stackSize)
 		img := base
 		var label, drives, recorders int // the outermost of each, counted from the disk; 0: none
-		records := map[int]*recording{}
+		outermost := map[int]*recorder{}
 		for i := range rapid.IntRange(0, 7).Draw(rt, "height") {
 			at := i + 1
 			switch rapid.IntRange(0, 5).Draw(rt, "layer") {
@@ -53,10 +53,10 @@ func TestAs_throughAnyStack(t *testing.T) {
 				img = NewSim(img, model, Physical{}, Options{})
 			case 2:
 				recorders = at
-				recorder := NewRecord(img).(*decorated)
+				inner := NewRecorder(img).(*decorated)
 				img = &decorated{img, func(b Backend, h Host) Backend {
-					records[at] = recorder.wrap(b, h).(*recording)
-					return records[at]
+					outermost[at] = inner.wrap(b, h).(*recorder)
+					return outermost[at]
 				}}
 			default:
 				img = drawPlain(rt, img)
@@ -78,7 +78,7 @@ func TestAs_throughAnyStack(t *testing.T) {
 		r, ok := As[Recorder](b)
 		require.Equal(rt, recorders > 0, ok)
 		if ok {
-			require.Same(rt, records[recorders], r)
+			require.Same(rt, outermost[recorders], r)
 		}
 		bottom, ok := As[*atOnce](b)
 		require.True(rt, ok, "a concrete type, at the bottom of the stack")

@@ -198,7 +198,7 @@ func drawDecorator(rt *rapid.T, img Image) Image {
 		}}
 		return NewSim(img, drive, Physical{}, Options{})
 	case 1:
-		return NewRecord(img)
+		return NewRecorder(img)
 	}
 	return drawPlain(rt, img)
 }

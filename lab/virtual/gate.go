@@ -17,7 +17,7 @@ type gate struct {
 func (g *gate) Attach(h backend.Host) (backend.Backend, error) {
 	img, o := g.Image, g.world.o
 	if o.Record {
-		img = backend.NewRecord(img)
+		img = backend.NewRecorder(img)
 	}
 	b, err := img.Attach(h)
 	if err != nil {

@@ -20,10 +20,10 @@ type Result struct {
 	Jobs    []Job   // by number; each clone's
 	Results []load.JobResult
 	VMs     []VMResult
-	Host    device.DomainStats // without latencies
-	Drive   *backend.SimStats  // of a simulated drive; nil: it is none
-	Record  *backend.Records   // with Options.Record
-	Kept    []backend.Access   // the first Options.Keep after the ramp, in the world's time
+	Host    device.DomainStats     // without latencies
+	Drive   *backend.SimStats      // of a simulated drive; nil: it is none
+	Record  *backend.RecorderStats // with Options.Record
+	Kept    []backend.Access       // the first Options.Keep after the ramp, in the world's time
 
 	Elapsed time.Duration // virtual time, from the end of the ramp to the last job's end
 }
@@ -46,7 +46,7 @@ type counts struct {
 	disks  []device.Stats
 	queues [][]device.Stats
 	drive  drives.Stats
-	record backend.Records
+	record backend.RecorderStats
 }
 
 // count copies all counts.
