@@ -1,6 +1,8 @@
 // Package backend holds the disks that requests end on: files and raw block
-// devices, memory, nothing at all, simulated drives ([NewSim]). [NewRate], [NewDelay]
-// and [NewFaults] make an [Image] of another one: slower, or worse.
+// devices, memory, nothing at all, simulated drives. Decorators make an [Image] of another
+// one: with the timing of a model of a drive ([NewSim]), slower ([NewRate],
+// [NewDelay]), failing ([NewFaults]), or recorded ([NewRecorder]). They may be stacked in
+// any order; what one of them offers beside a [Backend] is found by [As].
 //
 // An [Image] is opened by the control path, which may block. Each loop that
 // serves it attaches and gets a [Backend] of its own, which that loop's goroutine

@@ -191,10 +191,24 @@ func TestDecorators_anyStackIsADisk(t *testing.T) {
 const stackSize = 64 * blk.SectorSize
 
 func drawDecorator(rt *rapid.T, img Image) Image {
+	switch rapid.IntRange(0, 5).Draw(rt, "decorator") {
+	case 0:
+		drive := &fakeDrive{depth: rapid.IntRange(1, 9).Draw(rt, "ncq"), cost: func(c drive.Command) blk.Instant {
+			return blk.Instant(c.Sector*7919%13) * 1e5
+		}}
+		return NewSim(img, drive, Physical{}, Options{})
+	case 1:
+		return NewRecorder(img)
+	}
+	return drawPlain(rt, img)
+}
+
+// drawPlain is a decorator without an optional interface.
+func drawPlain(rt *rapid.T, img Image) Image {
 	ms := func(name string) time.Duration {
 		return time.Duration(rapid.IntRange(0, 20).Draw(rt, name)) * time.Millisecond
 	}
-	switch rapid.IntRange(0, 5).Draw(rt, "decorator") {
+	switch rapid.IntRange(0, 3).Draw(rt, "plain") {
 	case 0:
 		return NewRate(img, RateOptions{IOPS: rapid.Uint64Range(0, 1000).Draw(rt, "iops"), BPS: rapid.Uint64Range(0, 1<<20).Draw(rt, "bps")})
 	case 1:
@@ -205,13 +219,6 @@ func drawDecorator(rt *rapid.T, img Image) Image {
 		return NewFaults(img,
 			Fault{Nth: rapid.Uint64Range(2, 9).Draw(rt, "nth"), Errno: uint16(unix.ENOSPC)},
 			Fault{Ops: []blk.Op{blk.OpWrite}, Range: blk.Range{Sector: 5, Sectors: 3}, Once: true, Errno: uint16(unix.ENODATA)})
-	case 3:
-		drive := &fakeDrive{depth: rapid.IntRange(1, 9).Draw(rt, "ncq"), cost: func(c drive.Command) blk.Instant {
-			return blk.Instant(c.Sector*7919%13) * 1e5
-		}}
-		return NewSim(img, drive, Physical{}, Options{})
-	case 4:
-		return NewRecord(img)
 	}
 	return newNarrow(img, rapid.IntRange(1, 4).Draw(rt, "room"))
 }

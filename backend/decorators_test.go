@@ -70,12 +70,12 @@ func memDisk(t testing.TB, size int) Image {
 
 // narrow has room for few requests at a time, as some backends do.
 type narrow struct {
-	Backend
+	Wrapper
 	room, n int
 }
 
 func newNarrow(inner Image, room int) Image {
-	return &decorated{inner, func(b Backend, _ Host) Backend { return &narrow{Backend: b, room: room} }}
+	return &decorated{inner, func(b Backend, _ Host) Backend { return &narrow{Wrapper: Wrapper{b}, room: room} }}
 }
 
 func (b *narrow) Submit(now blk.Instant, r *blk.Request) bool {

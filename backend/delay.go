@@ -27,7 +27,7 @@ func NewDelay(inner Image, o DelayOptions) (Image, error) {
 	var attached atomic.Uint64
 	return &decorated{inner, func(b Backend, h Host) Backend {
 		random := rand.New(rand.NewPCG(o.Seed, attached.Add(1)-1))
-		return newHolding(b, h, func(now blk.Instant, _ *blk.Request) blk.Instant {
+		return NewHold(b, h.Depth, func(now blk.Instant, _ *blk.Request) blk.Instant {
 			more := random.Uint64N(uint64(o.Jitter) + 1)
 			return later(later(now, blk.Instant(o.Fixed)), blk.Instant(more))
 		})

@@ -26,7 +26,7 @@ func NewFaults(inner Image, rules ...Fault) Image {
 		return inner
 	}
 	return &decorated{inner, func(b Backend, _ Host) Backend {
-		f := &faulty{Backend: b}
+		f := &faulty{Wrapper: Wrapper{b}}
 		for _, r := range rules {
 			r.Nth = max(r.Nth, 1)
 			if r.Errno == 0 {
@@ -39,7 +39,7 @@ func NewFaults(inner Image, rules ...Fault) Image {
 }
 
 type faulty struct {
-	Backend
+	Wrapper
 	rules  []counted
 	failed blk.List
 }

@@ -21,87 +21,111 @@ func (d *decorated) Attach(h Host) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer := d.wrap(inner, h)
-	s, is := inner.(Simulated)
-	if _, knows := outer.(Simulated); !is || knows {
-		return outer, nil
-	}
-	return &simulatedBehind{outer, s}, nil
+	return d.wrap(inner, h), nil
 }
 
-// simulatedBehind is a decorator's backend with a simulated drive behind it, which stays
-// one for those who ask.
-type simulatedBehind struct {
-	Backend
-	drive Simulated
-}
-
-// Simulated implements Simulated.
-func (b *simulatedBehind) Simulated() SimStats { return b.drive.Simulated() }
-
-// holding keeps every request back until its time has come, and lets the inner
-// backend carry it out then: requests move their data in the order in which they
-// are let go, so that a slow disk's contents change as slowly as it answers. It
-// knows the time from the now of its calls alone.
-type holding struct {
-	Backend
-	due   func(now blk.Instant, r *blk.Request) blk.Instant // asked once a request
-	held  turns
-	seq   uint64
+// gate is the part of a decorator that lets requests go on to the inner backend when
+// their time has come. Requests move their data in the order in which they are let
+// go, so that a slow disk's contents change as slowly as it answers. It knows the
+// time from the now of its calls alone.
+type gate struct {
+	Wrapper
+	line  line
 	stuck bool // the inner backend is full: only a completion of its own helps
 }
 
-func newHolding(inner Backend, h Host, due func(blk.Instant, *blk.Request) blk.Instant) Backend {
-	return &holding{Backend: inner, due: due, held: make(turns, 0, max(h.Depth, 1))}
-}
-
-// Submit implements Backend.
-func (b *holding) Submit(now blk.Instant, r *blk.Request) bool {
-	if len(b.held) == cap(b.held) {
-		return false
-	}
-	r.Move(blk.StateQueued, blk.StateIssued)
-	b.held.push(turn{due: b.due(now, r), seq: b.seq, r: r})
-	b.seq++
-	return true
+// line is what waits at a gate. The requests in it are issued.
+type line interface {
+	// next is when the first one is due; Never: there is none.
+	next() blk.Instant
+	// first is that one, nil if it is not due at now; the same one until pop.
+	first(now blk.Instant) *blk.Request
+	// pop takes it out: it has gone on.
+	pop()
 }
 
 // Reap implements Backend.
-func (b *holding) Reap(now blk.Instant, done []*blk.Request) []*blk.Request {
+func (g *gate) Reap(now blk.Instant, done []*blk.Request) []*blk.Request {
 	for {
-		b.letGo(now)
+		g.letGo(now)
 		n := len(done)
-		done = b.Backend.Reap(now, done)
-		if !b.stuck || len(done) == n {
+		done = g.Backend.Reap(now, done)
+		if !g.stuck || len(done) == n {
 			return done
 		}
 	}
 }
 
 // letGo offers the inner backend all whose time has come, until it is full.
-func (b *holding) letGo(now blk.Instant) {
-	b.stuck = false
-	for len(b.held) > 0 && b.held[0].due <= now {
-		r := b.held[0].r
+func (g *gate) letGo(now blk.Instant) {
+	g.stuck = false
+	for r := g.line.first(now); r != nil; r = g.line.first(now) {
 		r.Move(blk.StateIssued, blk.StateQueued)
-		if !b.Backend.Submit(now, r) {
+		if !g.Backend.Submit(now, r) {
 			r.Move(blk.StateQueued, blk.StateIssued)
-			b.stuck = true
+			g.stuck = true
 			return
 		}
-		b.held.pop()
+		g.line.pop()
 	}
 }
 
-// Wake implements Backend. While the inner backend is full, a time that has come
+// Wake implements Backend. While the inner backend is full, an instant that has come
 // is none to wake for: the loop would run in circles.
-func (b *holding) Wake() blk.Instant {
-	wake := b.Backend.Wake()
-	if len(b.held) > 0 && !b.stuck {
-		wake = min(wake, b.held[0].due)
+func (g *gate) Wake() blk.Instant {
+	wake := g.Backend.Wake()
+	if !g.stuck {
+		wake = min(wake, g.line.next())
 	}
 	return wake
 }
+
+// NewHold keeps each request back until the instant that due says, and lets inner
+// carry it out then; those of one instant go in the order of submission. At most depth
+// are held at a time. due is asked once for each call of Submit that finds room; a
+// request that is due at once, with none before it, goes straight on, and if inner is
+// full, it is asked again when the request comes again.
+func NewHold(inner Backend, depth int, due func(now blk.Instant, r *blk.Request) blk.Instant) Backend {
+	b := &holding{due: due, depth: max(depth, 1)}
+	b.gate = gate{Wrapper: Wrapper{inner}, line: b}
+	b.held.Grow(b.depth)
+	return b
+}
+
+// holding is a gate, and the line before it.
+type holding struct {
+	gate
+	due   func(now blk.Instant, r *blk.Request) blk.Instant
+	held  blk.Heap[*blk.Request]
+	depth int
+	seq   uint64
+}
+
+// Submit implements Backend.
+func (b *holding) Submit(now blk.Instant, r *blk.Request) bool {
+	if b.held.Len() == b.depth {
+		return false
+	}
+	at := b.due(now, r)
+	if at <= now && b.held.Len() == 0 {
+		return b.Backend.Submit(now, r)
+	}
+	r.Move(blk.StateQueued, blk.StateIssued)
+	b.held.Push(at, b.seq, r)
+	b.seq++
+	return true
+}
+
+func (b *holding) next() blk.Instant { return b.held.Next() }
+
+func (b *holding) first(now blk.Instant) *blk.Request {
+	if b.held.Next() > now || b.held.Len() == 0 {
+		return nil
+	}
+	return b.held.First()
+}
+
+func (b *holding) pop() { b.held.Pop() }
 
 // later is d after t, and before Never in any case: whatever waits, waits for an
 // instant that comes.
@@ -121,54 +145,4 @@ func mulDivUp(a, b, c uint64) blk.Instant {
 	}
 	q, _ := bits.Div64(hi, lo, c)
 	return blk.Instant(min(q, uint64(blk.Never-1)))
-}
-
-// turns is a binary heap: the earliest turn, of equal ones the oldest, is at 0. It
-// does not grow beyond the capacity it was made with.
-type turns []turn
-
-type turn struct {
-	due blk.Instant
-	seq uint64
-	r   *blk.Request
-}
-
-func (t turn) before(u turn) bool {
-	return t.due < u.due || t.due == u.due && t.seq < u.seq
-}
-
-func (h *turns) push(t turn) {
-	*h = append(*h, t)
-	s := *h
-	for i := len(s) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !s[i].before(s[up]) {
-			return
-		}
-		s[i], s[up] = s[up], s[i]
-		i = up
-	}
-}
-
-// pop takes the first turn out; there is one.
-func (h *turns) pop() {
-	s := *h
-	n := len(s) - 1
-	s[0], s[n] = s[n], turn{}
-	s = s[:n]
-	*h = s
-	for i := 0; ; {
-		down := 2*i + 1
-		if down >= n {
-			return
-		}
-		if down+1 < n && s[down+1].before(s[down]) {
-			down++
-		}
-		if !s[down].before(s[i]) {
-			return
-		}
-		s[i], s[down] = s[down], s[i]
-		i = down
-	}
 }

@@ -32,7 +32,7 @@ func NewRate(inner Image, o RateOptions) Image {
 	if o.IOPS != 0 {
 		l.request = mulDivUp(second, 1, o.IOPS)
 	}
-	return &decorated{inner, func(b Backend, h Host) Backend { return newHolding(b, h, l.due) }}
+	return &decorated{inner, func(b Backend, h Host) Backend { return NewHold(b, h.Depth, l.due) }}
 }
 
 // limit is shared by all loops of the image.

@@ -10,10 +10,10 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// Simulated is a Backend whose requests take as long as a model of a drive says. Its
-// Wake is exact: a loop that comes later than that makes the drive a slower one.
+// Simulated is what a Backend offers, beside its own methods ([As]), if its requests
+// take as long as a model of a drive says. Its Wake is exact then: a loop that comes
+// later makes the drive a slower one.
 type Simulated interface {
-	Backend
 	// Simulated copies what was counted so far.
 	Simulated() SimStats
 }
@@ -72,9 +72,10 @@ func (d *simDisk) Attach(h Host) (Backend, error) {
 	}
 	n := max(h.Depth, 1)
 	b := &simBackend{
-		Backend: inner, disk: d, late: hdrhistogram.New(1, deviationMax, deviationDigits),
+		disk: d, late: hdrhistogram.New(1, deviationMax, deviationDigits),
 		commands: make([]command, n), free: make([]int, n), ready: make([]int, 0, n), moving: make([]int, 0, n),
 	}
+	b.gate = gate{Wrapper: Wrapper{inner}, line: b}
 	for tag := range b.free {
 		b.free[tag] = tag
 	}
@@ -84,13 +85,12 @@ func (d *simDisk) Attach(h Host) (Backend, error) {
 // simBackend sends each request through the drive first and then, when the drive is
 // done with it, to where the data is.
 type simBackend struct {
-	Backend  // of the data
+	gate     // to the data; the drive is the line before it
 	disk     *simDisk
 	commands []command // by tag
 	free     []int     // tags
 	ready    []int     // tags the drive is done with, the earliest first
 	moving   []int     // tags whose data is being moved
-	stuck    bool      // the data's backend is full: only a completion of its own helps
 	late     *hdrhistogram.Histogram
 }
 
@@ -152,45 +152,36 @@ func (b *simBackend) command(tag int, r *blk.Request) drive.Command {
 
 // Reap implements Backend.
 func (b *simBackend) Reap(now blk.Instant, done []*blk.Request) []*blk.Request {
-	for {
-		b.letGo(now)
-		n := len(done)
-		done = b.Backend.Reap(now, done)
-		for _, r := range done[n:] {
-			b.finish(now, r)
-		}
-		if !b.stuck || len(done) == n {
-			return done
-		}
+	n := len(done)
+	done = b.gate.Reap(now, done)
+	for _, r := range done[n:] {
+		b.finish(now, r)
 	}
+	return done
 }
 
-// letGo gives the data's backend what the drive is done with, until that is full.
-func (b *simBackend) letGo(now blk.Instant) {
-	for b.stuck = false; b.ask(now); b.ready = slices.Delete(b.ready, 0, 1) {
-		tag := b.ready[0]
-		r := b.commands[tag].r
-		r.Move(blk.StateIssued, blk.StateQueued)
-		if !b.Backend.Submit(now, r) {
-			r.Move(blk.StateQueued, blk.StateIssued)
-			b.stuck = true
-			return
-		}
-		b.moving = append(b.moving, tag)
+func (b *simBackend) next() blk.Instant {
+	if len(b.ready) > 0 {
+		return b.commands[b.ready[0]].due
 	}
+	return b.disk.drive.Next()
 }
 
-// ask makes sure that something is ready, if the drive is done with anything.
-func (b *simBackend) ask(now blk.Instant) bool {
+func (b *simBackend) first(now blk.Instant) *blk.Request {
 	if len(b.ready) == 0 {
 		tag, at, ok := b.disk.drive.Done(now)
 		if !ok {
-			return false
+			return nil
 		}
 		b.commands[tag].due = at
 		b.ready = append(b.ready, tag)
 	}
-	return true
+	return b.commands[b.ready[0]].r
+}
+
+func (b *simBackend) pop() {
+	b.moving = append(b.moving, b.ready[0])
+	b.ready = slices.Delete(b.ready, 0, 1)
 }
 
 // finish frees the tag of a request whose data has moved. There are few at a time: the
@@ -204,18 +195,4 @@ func (b *simBackend) finish(now blk.Instant, r *blk.Request) {
 	_ = b.late.RecordValue(min(int64(now-b.commands[tag].due), deviationMax)) // clamped: it cannot refuse
 	b.commands[tag] = command{}
 	b.free = append(b.free, tag)
-}
-
-// Wake implements Backend. While the data's backend is full, an instant of the drive's
-// that has come is none to wake for: the loop would run in circles.
-func (b *simBackend) Wake() blk.Instant {
-	wake := b.Backend.Wake()
-	switch {
-	case b.stuck:
-	case len(b.ready) > 0:
-		wake = min(wake, b.commands[b.ready[0]].due)
-	default:
-		wake = min(wake, b.disk.drive.Next())
-	}
-	return wake
 }

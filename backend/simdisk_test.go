@@ -101,7 +101,7 @@ func TestSim_exactInVirtualTime(t *testing.T) {
 	}
 	require.Equal(t, []blk.Sector{10, 5, 30, 70}, order)
 	require.Equal(t, []blk.Instant{10_500, 15_500, 30_500, 70_500}, at)
-	s := w.Backend.(Simulated).Simulated()
+	s := simulatedOf(t, w.Backend)
 	require.EqualValues(t, 4, s.Deviation.TotalCount())
 	require.Zero(t, s.Deviation.Max())
 	require.EqualValues(t, 4, s.Model.Commands[blk.OpRead])
@@ -115,7 +115,7 @@ func TestSim_deviation(t *testing.T) {
 	}
 	w.now = 57_000
 	require.Len(t, w.reap(t), 8)
-	s := w.Backend.(Simulated).Simulated()
+	s := simulatedOf(t, w.Backend)
 	require.EqualValues(t, 8, s.Deviation.TotalCount())
 	require.InEpsilon(t, 57_000, s.Deviation.Max(), 0.01)
 	require.InEpsilon(t, 50_000, s.Deviation.Min(), 0.01)
@@ -130,16 +130,16 @@ func TestSim_decorated(t *testing.T) {
 	for w.next() {
 		w.reap(t)
 	}
-	s, ok := w.Backend.(Simulated)
+	s, ok := As[Simulated](w.Backend)
 	require.True(t, ok)
 	require.EqualValues(t, 1, s.Simulated().Model.Commands[blk.OpRead])
-	_, ok = newWorld(t, NewRate(memDisk(t, 1<<20), RateOptions{IOPS: 5}), 8).Backend.(Simulated)
+	_, ok = As[Simulated](newWorld(t, NewRate(memDisk(t, 1<<20), RateOptions{IOPS: 5}), 8).Backend)
 	require.False(t, ok)
 
 	model := NewSim(memDisk(t, 1<<20), &fakeDrive{depth: 8, cost: bySector}, Physical{}, Options{})
-	b := newWorld(t, NewRecord(NewRate(model, RateOptions{IOPS: 5})), 8).Backend
-	require.Implements(t, (*Recorder)(nil), b, "a recorded drive can be asked for both")
-	require.Implements(t, (*Simulated)(nil), b)
+	b := newWorld(t, NewRecorder(NewRate(model, RateOptions{IOPS: 5})), 8).Backend
+	require.Zero(t, recorderOf(t, b).Recorded(), "a recorded drive can be asked for both")
+	require.Zero(t, simulatedOf(t, b).Deviation.TotalCount())
 }
 
 // What the drive is asked for: groups and several ranges at once, within the disk.
@@ -309,7 +309,7 @@ func TestSim_backingFile(t *testing.T) {
 			g.do(r, &blk.Request{Op: blk.OpFlush})
 			requireOK(t, r)
 			require.True(t, bytes.Equal(want, buf))
-			require.EqualValues(t, 2, g.b.(Simulated).Simulated().Deviation.TotalCount())
+			require.EqualValues(t, 2, simulatedOf(t, g.b).Deviation.TotalCount())
 			g.close()
 			require.NoError(t, img.Close())
 		}

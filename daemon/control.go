@@ -60,12 +60,12 @@ func (s *served) simulated() (x *backend.SimStats) {
 }
 
 // recorded is what the loops have counted of s's image; nil if nobody asked for it.
-func (s *served) recorded() (x *backend.Records) {
+func (s *served) recorded() (x *backend.RecorderStats) {
 	for _, l := range slices.Concat(s.domain.loops, s.domain.idle) {
 		_ = l.Do(func() { // an ended loop has nothing to say
 			if r := l.Recorder(s.image.disk.Index); r != nil {
 				if x == nil {
-					x = &backend.Records{}
+					x = &backend.RecorderStats{}
 				}
 				x.Add(r.Recorded())
 			}

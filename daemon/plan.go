@@ -58,7 +58,7 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 		b = backend.NewRate(b, spec.Slow)
 	}
 	if record {
-		b = backend.NewRecord(b)
+		b = backend.NewRecorder(b)
 	}
 	info := b.Info()
 	i := &image{Image: b, path: path, opts: opts, disk: &blk.Disk{Name: spec.ID, Sectors: info.Sectors, Base: info.Physical.Base}}

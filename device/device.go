@@ -338,9 +338,7 @@ func (d *Device) SetCall(i int, c virtqueue.Notifier) {
 	_ = d.do(i, func(q *queue) {
 		q.on().flush()
 		q.call = c
-		if q.ring != nil {
-			q.on().notify(c)
-		}
+		q.on().notify(c) // also where the ring is stopped: see vhost.Queues
 	})
 }
 

@@ -227,6 +227,8 @@ func TestLive_callThatBlocks(t *testing.T) {
 		require.NoError(t, err)
 		defer call.Close()
 		r.dev.SetCall(0, call)
+		require.True(t, call.Wait(10*time.Second)) // SetCall's own
+		call.Take()
 		full := [8]byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 		_, err = unix.Write(call.Raw(), full[:])
 		require.NoError(t, err)

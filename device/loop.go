@@ -55,7 +55,7 @@ type disk struct {
 	directs int      // of those, in flight
 	held    blk.List // dispatched, and counted in inflight, but the backend was full
 
-	simulated backend.Simulated // the Backend, if it is one; else nil
+	simulated backend.Simulated // in the Backend's stack of decorators; nil: there is none
 	recorder  backend.Recorder  // the same
 }
 
@@ -77,8 +77,8 @@ func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
 		return 0, err
 	}
 	d := &disk{Backend: b}
-	d.simulated, _ = b.(backend.Simulated)
-	d.recorder, _ = b.(backend.Recorder)
+	d.simulated, _ = backend.As[backend.Simulated](b)
+	d.recorder, _ = backend.As[backend.Recorder](b)
 	l.disks = append(l.disks, d)
 	return len(l.disks) - 1, nil
 }

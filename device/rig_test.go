@@ -137,6 +137,7 @@ func newRig(t testing.TB, s sched.Scheduler, change func(o *Options)) *rig {
 	r.layout()
 	r.dev.SetCall(0, &r.call)
 	r.dev.SetErr(0, &r.errs)
+	r.call = 0 // SetCall has made one
 	return r
 }
 

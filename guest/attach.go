@@ -87,11 +87,18 @@ func (g *Guest) lend() error {
 }
 
 func (g *Guest) startAttached(i int, q *Queue) error {
-	g.device.SetCall(i, bell(func() { q.stats.Calls++; g.wires.Called(i) }))
+	started := false // the call that SetCall itself makes comes before: nobody here waits for it
+	g.device.SetCall(i, bell(func() {
+		if started {
+			q.stats.Calls++
+			g.wires.Called(i)
+		}
+	}))
 	g.device.SetErr(i, bell(func() { q.gone = true }))
 	err := g.device.Start(i, virtqueue.Params{
 		Size: q.ring.Size, Desc: g.mem.UVA(q.ring.Desc.Addr), Avail: g.mem.UVA(q.ring.Avail.Addr), Used: g.mem.UVA(q.ring.Used.Addr),
 	})
+	started = true
 	if err == nil {
 		g.device.Enable(i, true)
 	}

@@ -51,11 +51,15 @@ type Queues interface {
 	// SetKick replaces a running ring's kick descriptor; k goes over to it.
 	SetKick(i int, k *eventfd.FD)
 	// SetCall sets whom to notify of completions, nil for nobody (a driver that
-	// polls), also on a running ring; a new one is notified once, since a
-	// completion may have been published before it came. The one before it is no
-	// longer used when SetCall returns: its descriptor is closed then.
+	// polls), on a running ring or a stopped one. It notifies a new one once, and
+	// Start does not do so again: a completion may have been published before it
+	// came, and there are front-ends that wait for this first call, because
+	// libvhost-user makes it for every SET_VRING_CALL. The one before it is no longer
+	// used when SetCall returns: its descriptor is closed then.
 	SetCall(i int, c virtqueue.Notifier)
-	// SetErr sets whom to notify of a broken ring, nil for nobody; as with SetCall.
+	// SetErr sets whom to notify of a broken ring, nil for nobody, on a running ring
+	// or a stopped one; a new one is not notified. The one before it is no longer used
+	// when SetErr returns.
 	SetErr(i int, c virtqueue.Notifier)
 	// Stop stops ring i: nothing more is taken, what was taken is carried out, and
 	// then done is called, from any goroutine, with the answer to GET_VRING_BASE. A

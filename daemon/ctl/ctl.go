@@ -61,9 +61,9 @@ type DiskStat struct {
 	ID, Domain  string
 	Total       device.Stats // of all queues
 	Queues      []device.Stats
-	DomainStats device.DomainStats // the same for every disk of a domain
-	Simulated   *backend.SimStats  // of its drive; nil if that is real
-	Recorded    *backend.Records   // of its image; nil without record=on
+	DomainStats device.DomainStats     // the same for every disk of a domain
+	Simulated   *backend.SimStats      // of its drive; nil if that is real
+	Recorded    *backend.RecorderStats // of its image; nil without record=on
 }
 
 // Scheduler says which scheduler a domain has, and for whom.

@@ -5,11 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/google/renameio/v2"
 )
 
 // Export writes the 17 numbers of every disk to dir/block/DISK/stat, where
 // iostat -f dir looks for them (iostat(1)). Each file is replaced as a whole, so
-// that a reader never sees half of one.
+// that a reader never sees half of one, and synced before that: dir is best on a tmpfs,
+// as /run is.
 func Export(dir string, s *Stat) error {
 	for i := range s.Disks {
 		d := &s.Disks[i]
@@ -21,7 +24,8 @@ func Export(dir string, s *Stat) error {
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			return fmt.Errorf("export: %w", err)
 		}
-		if err := replace(filepath.Join(at, "stat"), sysfsLine(d.Stat)); err != nil {
+		line := []byte(sysfsLine(d.Stat))
+		if err := renameio.WriteFile(filepath.Join(at, "stat"), line, 0o644, renameio.WithTempDir(at), renameio.IgnoreUmask()); err != nil {
 			return fmt.Errorf("export: %w", err)
 		}
 	}
@@ -38,26 +42,4 @@ func sysfsLine(stat [17]uint64) string {
 		fmt.Fprintf(&b, "%8d", n)
 	}
 	return b.String() + "\n"
-}
-
-// replace writes a new file and puts it in the place of the old one.
-func replace(name, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".stat-")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/elevisor/elevisor/backend"
 )
 
-// Recorded is what was issued to an image, in that order; backend.Records says what the
+// Recorded is what was issued to an image, in that order; backend.RecorderStats says what the
 // counts mean. Disks that are windows of one image have the same one.
 type Recorded struct {
 	Requests       uint64 `json:"requests"` // reads and writes; a merged group is one
@@ -22,7 +22,7 @@ type Recorded struct {
 	LostLate       uint64 `json:"lost_late"`
 }
 
-func recorded(r *backend.Records) *Recorded {
+func recorded(r *backend.RecorderStats) *Recorded {
 	if r == nil {
 		return nil
 	}

@@ -56,7 +56,7 @@ func TestSimulated(t *testing.T) {
 
 // What was issued to an image, on the wire and in describe, and of others nothing.
 func TestRecorded(t *testing.T) {
-	x := &backend.Records{
+	x := &backend.RecorderStats{
 		Requests: 1, Sectors: 2, Others: 3, Seeks: 4, SeekSectors: 5, LostSameQueue: 6, LostOtherQueue: 7, LostOtherVM: 8, LostLate: 9,
 	}
 	s := NewStat(0, []DiskStat{{ID: "a", Recorded: x}, {ID: "b"}})

@@ -151,7 +151,7 @@ type Disk struct {
 }
 
 // LostWindow is how many issued requests a neighbour is looked for among.
-const LostWindow = backend.RecordWindow
+const LostWindow = backend.RecorderWindow
 
 // Segments are announced to the guest in every world, whatever the queue's size, as QEMU's
 // own server does: with few of them a small queue could not carry what the guest has merged.

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 
 	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/google/renameio/v2"
 )
 
 // Names of what WriteDir writes. Each run with fio's output has a file in RunsDir, called
@@ -71,27 +72,16 @@ func writeFio(path string, fio json.RawMessage) error {
 	})
 }
 
-// writeFile writes beside the place and renames, so that whoever reads meanwhile, or
-// after a crash, finds the old file or the new one.
-func writeFile(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+// writeFile replaces path as a whole: whoever reads meanwhile, or after a crash, finds
+// the old file or the new one.
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(0o644))
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	err = write(f)
-	if e := f.Chmod(0o644); err == nil {
-		err = e
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	defer f.Cleanup()
+	if err = write(f); err == nil {
+		err = f.CloseAtomicallyReplace()
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

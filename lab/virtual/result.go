@@ -20,10 +20,10 @@ type Result struct {
 	Jobs    []Job   // by number; each clone's
 	Results []load.JobResult
 	VMs     []VMResult
-	Host    device.DomainStats // without latencies
-	Drive   *backend.SimStats  // of a simulated drive; nil: it is none
-	Record  *backend.Records   // with Options.Record
-	Kept    []backend.Access   // the first Options.Keep after the ramp, in the world's time
+	Host    device.DomainStats     // without latencies
+	Drive   *backend.SimStats      // of a simulated drive; nil: it is none
+	Record  *backend.RecorderStats // with Options.Record
+	Kept    []backend.Access       // the first Options.Keep after the ramp, in the world's time
 
 	Elapsed time.Duration // virtual time, from the end of the ramp to the last job's end
 }
@@ -46,16 +46,16 @@ type counts struct {
 	disks  []device.Stats
 	queues [][]device.Stats
 	drive  drives.Stats
-	record backend.Records
+	record backend.RecorderStats
 }
 
 // count copies all counts.
 func (w *world) count() counts {
 	c := counts{host: w.loop.Stats()}
-	if d, ok := w.disk.(backend.Simulated); ok {
+	if d, ok := backend.As[backend.Simulated](w.disk); ok {
 		c.drive = d.Simulated().Model
 	}
-	if r, ok := w.disk.(backend.Recorder); ok {
+	if r, ok := backend.As[backend.Recorder](w.disk); ok {
 		c.record = r.Recorded()
 	}
 	for _, v := range w.vms {
@@ -80,12 +80,12 @@ func (w *world) result() *Result {
 	subtractStats(&r.Host.Stats, &was.host.Stats)
 	subtractMerges(&r.Host.Merges, &was.host.Merges)
 	subtractCounters(&r.Host.Counters, &was.host.Counters)
-	if d, ok := w.disk.(backend.Simulated); ok {
+	if d, ok := backend.As[backend.Simulated](w.disk); ok {
 		s := d.Simulated()
 		subtractDrive(&s.Model, &was.drive)
 		r.Drive = &s
 	}
-	if d, ok := w.disk.(backend.Recorder); ok {
+	if d, ok := backend.As[backend.Recorder](w.disk); ok {
 		s := now.record.Since(was.record)
 		r.Record, r.Kept = &s, d.Traced()
 	}

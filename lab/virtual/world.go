@@ -122,7 +122,7 @@ func (w *world) run(ctx context.Context) error {
 // rampEnds begins what is counted.
 func (w *world) rampEnds() {
 	w.ramped, w.before = true, w.count()
-	if r, ok := w.disk.(backend.Recorder); ok {
+	if r, ok := backend.As[backend.Recorder](w.disk); ok {
 		r.Trace(w.o.Keep)
 	}
 }

@@ -147,7 +147,7 @@ func (r *run) start(vm int, socket string) error {
 // reading is what the host has counted at one moment.
 type reading struct {
 	host   ctl.DiskStat
-	record backend.Records
+	record backend.RecorderStats
 }
 
 func (r *run) read() (x reading) {

@@ -115,7 +115,7 @@ func Host(before, after *device.DomainStats) plan.Merging {
 
 // Disk is what a recorder counted, and a simulated drive between two readings; both nil:
 // it is none.
-func Disk(r *backend.Records, before, after *drive.Stats) plan.Disk {
+func Disk(r *backend.RecorderStats, before, after *drive.Stats) plan.Disk {
 	d := plan.Disk{
 		Requests: r.Requests, Sectors: r.Sectors, Seeks: r.Seeks, SeekSum: r.SeekSectors,
 		LostSameQueue: r.LostSameQueue, LostCrossQueue: r.LostOtherQueue, LostCrossVM: r.LostOtherVM, LostLate: r.LostLate,

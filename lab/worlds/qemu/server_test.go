@@ -21,15 +21,15 @@ func TestServerRecords(t *testing.T) {
 	srv, err := r.serve(&s)
 	require.NoError(t, err)
 	c := srv.counts()
-	require.Equal(t, &backend.Records{}, c.Recorded)
+	require.Equal(t, &backend.RecorderStats{}, c.Recorded)
 	require.NoError(t, srv.Trace(serverDisk(0), 3))
 	require.NoError(t, srv.close())
 }
 
 // What is counted in the ramp does not count.
 func TestDiskCounts(t *testing.T) {
-	before := ctl.DiskStat{Recorded: &backend.Records{Requests: 10, Sectors: 80, Seeks: 1, LostOtherVM: 1}}
-	after := ctl.DiskStat{Recorded: &backend.Records{Requests: 15, Sectors: 120, Seeks: 3, SeekSectors: 7, LostOtherVM: 2, LostLate: 1}}
+	before := ctl.DiskStat{Recorded: &backend.RecorderStats{Requests: 10, Sectors: 80, Seeks: 1, LostOtherVM: 1}}
+	after := ctl.DiskStat{Recorded: &backend.RecorderStats{Requests: 15, Sectors: 120, Seeks: 3, SeekSectors: 7, LostOtherVM: 2, LostLate: 1}}
 	want := plan.Disk{Requests: 5, Sectors: 40, Seeks: 2, SeekSum: 7, LostCrossVM: 1, LostLate: 1}
 	require.Equal(t, want, diskCounts(&before, &after))
 	before.Simulated, after.Simulated = &backend.SimStats{}, &backend.SimStats{}

@@ -18,8 +18,8 @@ type issuedTo struct {
 func (i *issuedTo) start() blk.Sector { return i.parts[0].Sector }
 func (i *issuedTo) end() blk.Sector   { return i.parts[len(i.parts)-1].End() }
 
-// naive counts from the whole history, by the words of Records.
-func naive(all []issuedTo, others uint64) (c Records) {
+// naive counts from the whole history, by the words of RecorderStats.
+func naive(all []issuedTo, others uint64) (c RecorderStats) {
 	c.Others = others
 	for n := range all {
 		x := &all[n]
@@ -33,7 +33,7 @@ func naive(all []issuedTo, others uint64) (c Records) {
 				c.SeekSectors += uint64(d)
 			}
 		}
-		for m := n - 1; m >= max(0, n-RecordWindow); m-- {
+		for m := n - 1; m >= max(0, n-RecorderWindow); m-- {
 			y := &all[m]
 			if y.parts[0].Op != x.parts[0].Op {
 				continue
@@ -64,14 +64,14 @@ func naive(all []issuedTo, others uint64) (c Records) {
 
 // Whatever is issued, and however often the disk is full, the counts are those of the
 // naive model, and the trace is what came after it was asked for.
-func TestRecord_countsAsANaiveModelDoes(t *testing.T) {
+func TestRecorder_countsAsANaiveModelDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		img := NewRecord(newNarrow(memDisk(t, 1<<20), rapid.IntRange(1, 3).Draw(rt, "room")))
+		img := NewRecorder(newNarrow(memDisk(t, 1<<20), rapid.IntRange(1, 3).Draw(rt, "room")))
 		b, err := img.Attach(Host{Depth: 4})
 		require.NoError(rt, err)
-		rec := b.(Recorder)
+		rec := recorderOf(rt, b)
 		var all []issuedTo
-		var before Records
+		var before RecorderStats
 		var others, now uint64
 		from, keep, cut := 0, 0, 0
 		places := rapid.IntRange(4, 300).Draw(rt, "places")
@@ -142,44 +142,45 @@ func drawRecorded(rt *rapid.T, places int, now blk.Instant) (head *blk.Request) 
 }
 
 // The window ends where it says.
-func TestRecord_window(t *testing.T) {
-	for between, lost := range map[int]uint64{RecordWindow - 1: 1, RecordWindow: 0} {
-		img := NewRecord(memDisk(t, 1<<20))
+func TestRecorder_window(t *testing.T) {
+	for between, lost := range map[int]uint64{RecorderWindow - 1: 1, RecorderWindow: 0} {
+		img := NewRecorder(memDisk(t, 1<<20))
 		g := attach(t, img, 1)
 		g.do(data(blk.OpRead, 1000, make([]byte, 512)))
 		for i := range between {
 			g.do(data(blk.OpRead, blk.Sector(2*i), make([]byte, 512)))
 		}
 		g.do(data(blk.OpRead, 1001, make([]byte, 512)))
-		c := g.b.(Recorder).Recorded()
+		c := recorderOf(t, g.b).Recorded()
 		require.Equal(t, lost, c.Lost(), "%d between", between)
 		g.close()
 		require.NoError(t, img.Close())
 	}
 }
 
-func TestRecord_passesASimulatedDriveOn(t *testing.T) {
+func TestRecorder_passesASimulatedDriveOn(t *testing.T) {
 	drive := &fakeDrive{depth: 4, cost: func(drive.Command) blk.Instant { return 5 }}
-	img := NewRecord(NewSim(memDisk(t, 1<<20), drive, Physical{}, Options{}))
+	img := NewRecorder(NewSim(memDisk(t, 1<<20), drive, Physical{}, Options{}))
 	g := attach(t, img, 4)
 	g.do(data(blk.OpWrite, 8, make([]byte, 4096)))
-	require.Equal(t, int64(1), g.b.(Simulated).Simulated().Deviation.TotalCount())
-	require.Equal(t, Records{Requests: 1, Sectors: 8}, g.b.(Recorder).Recorded())
-	require.EqualValues(t, 5, g.now, "recording takes no time")
+	require.Equal(t, int64(1), simulatedOf(t, g.b).Deviation.TotalCount())
+	require.Equal(t, RecorderStats{Requests: 1, Sectors: 8}, recorderOf(t, g.b).Recorded())
+	require.EqualValues(t, 5, g.now, "recorder takes no time")
 	g.close()
 	require.NoError(t, img.Close())
 
-	img = NewRecord(memDisk(t, 1<<20))
+	img = NewRecorder(memDisk(t, 1<<20))
 	g = attach(t, img, 1)
-	require.NotImplements(t, (*Simulated)(nil), g.b)
+	_, is := As[Simulated](g.b)
+	require.False(t, is)
 	g.close()
 	require.NoError(t, img.Close())
 }
 
-func TestRecord_allocatesNothing(t *testing.T) {
-	img := NewRecord(memDisk(t, 1<<20))
+func TestRecorder_allocatesNothing(t *testing.T) {
+	img := NewRecorder(memDisk(t, 1<<20))
 	g := attach(t, img, 1)
-	g.b.(Recorder).Trace(50)
+	recorderOf(t, g.b).Trace(50)
 	r := data(blk.OpRead, 0, make([]byte, 512))
 	n := testing.AllocsPerRun(200, func() {
 		r.Sector = (r.Sector + 7) % 1000

@@ -2,25 +2,25 @@ package backend
 
 import "github.com/elevisor/elevisor/blk"
 
-// RecordWindow is among how many issued requests a neighbour is looked for.
-const RecordWindow = 64
+// RecorderWindow is among how many issued requests a neighbour is looked for.
+const RecorderWindow = 64
 
-// Recorder is a Backend that remembers what was asked of it. Like the rest of a Backend
-// it is for the loop's goroutine.
+// Recorder is what a Backend offers, beside its own methods ([As]), if it remembers what
+// was asked of it. Like the rest of a Backend it is for the loop's goroutine.
 type Recorder interface {
 	// Recorded copies the counts so far; what happened between two copies is the later
-	// one's [Records.Since] the earlier one.
-	Recorded() Records
+	// one's [RecorderStats.Since] the earlier one.
+	Recorded() RecorderStats
 	// Trace keeps the next n reads and writes, and forgets what it kept before.
 	Trace(n int)
 	// Traced copies what was kept, the oldest first.
 	Traced() []Access
 }
 
-// Records count the reads and writes that reached an image through one loop, in the
+// RecorderStats count the reads and writes that reached an image through one loop, in the
 // order in which they were issued; a merged group is one. With several loops there is
 // no such order: each has its own.
-type Records struct {
+type RecorderStats struct {
 	Requests uint64
 	Sectors  uint64
 	Others   uint64 // flushes, discards and write-zeroes, which are counted nowhere else
@@ -30,7 +30,7 @@ type Records struct {
 	Seeks       uint64
 	SeekSectors uint64
 
-	// Lost merges are requests that adjoin, at either end, one of the RecordWindow
+	// Lost merges are requests that adjoin, at either end, one of the RecorderWindow
 	// issued before them in the same direction, by who the two are to each other. Each
 	// counts once, with the neighbour that was issued last.
 	LostSameQueue  uint64
@@ -42,11 +42,11 @@ type Records struct {
 }
 
 // Lost is the number of lost merges.
-func (r *Records) Lost() uint64 { return r.LostSameQueue + r.LostOtherQueue + r.LostOtherVM }
+func (r *RecorderStats) Lost() uint64 { return r.LostSameQueue + r.LostOtherQueue + r.LostOtherVM }
 
 // Since is what was counted after before was copied.
-func (r Records) Since(before Records) Records {
-	return Records{
+func (r RecorderStats) Since(before RecorderStats) RecorderStats {
+	return RecorderStats{
 		Requests: r.Requests - before.Requests, Sectors: r.Sectors - before.Sectors, Others: r.Others - before.Others,
 		Seeks: r.Seeks - before.Seeks, SeekSectors: r.SeekSectors - before.SeekSectors,
 		LostSameQueue: r.LostSameQueue - before.LostSameQueue, LostOtherQueue: r.LostOtherQueue - before.LostOtherQueue,
@@ -55,7 +55,7 @@ func (r Records) Since(before Records) Records {
 }
 
 // Add adds what another loop has counted of the same image.
-func (r *Records) Add(o Records) { *r = r.Since(Records{}.Since(o)) } // modulo 2^64
+func (r *RecorderStats) Add(o RecorderStats) { *r = r.Since(RecorderStats{}.Since(o)) } // modulo 2^64
 
 // Access is one read or write on its way to the disk.
 type Access struct {
@@ -66,33 +66,20 @@ type Access struct {
 	Op      blk.Op
 }
 
-// NewRecord makes an Image whose Backends are [Recorder]s, and in everything else inner's:
-// it takes no time, and a Backend that is [Simulated] still is. To see what a loop
-// issues, it is the outermost decorator.
-func NewRecord(inner Image) Image {
+// NewRecorder makes an Image whose Backends offer a [Recorder], and are in everything else
+// inner's: recording takes no time. To see what a loop issues, it is the outermost
+// decorator.
+func NewRecorder(inner Image) Image {
 	return &decorated{inner, func(b Backend, _ Host) Backend {
-		r := &recording{Backend: b}
-		if drive, ok := b.(Simulated); ok {
-			return &recordedDrive{r, drive}
-		}
-		return r
+		return &recorder{Wrapper: Wrapper{b}}
 	}}
 }
 
-// recordedDrive passes the inner Backend's second face on.
-type recordedDrive struct {
-	*recording
-	drive Simulated
-}
-
-// Simulated implements Simulated.
-func (r *recordedDrive) Simulated() SimStats { return r.drive.Simulated() }
-
-// recording counts on the way. Nothing is allocated but by Trace and Traced.
-type recording struct {
-	Backend
-	counts Records
-	window [RecordWindow]extent // a ring; the newest stands before next
+// recorder counts on the way. Nothing is allocated but by Trace and Traced.
+type recorder struct {
+	Wrapper
+	counts RecorderStats
+	window [RecorderWindow]extent // a ring; the newest stands before next
 	next   int
 	known  int // entries of window
 	trace  []Access
@@ -109,7 +96,7 @@ type extent struct {
 }
 
 // Submit implements Backend. r is looked at before it is given away.
-func (r *recording) Submit(now blk.Instant, q *blk.Request) bool {
+func (r *recorder) Submit(now blk.Instant, q *blk.Request) bool {
 	if q.Op != blk.OpRead && q.Op != blk.OpWrite {
 		if !r.Backend.Submit(now, q) {
 			return false
@@ -129,7 +116,7 @@ func (r *recording) Submit(now blk.Instant, q *blk.Request) bool {
 	return true
 }
 
-func (r *recording) note(x *extent) {
+func (r *recorder) note(x *extent) {
 	c := &r.counts
 	c.Requests++
 	c.Sectors += uint64(x.end - x.start)
@@ -141,20 +128,20 @@ func (r *recording) note(x *extent) {
 	}
 	r.lose(x)
 	r.window[r.next] = *x
-	r.next = (r.next + 1) % RecordWindow
-	r.known = min(r.known+1, RecordWindow)
+	r.next = (r.next + 1) % RecorderWindow
+	r.known = min(r.known+1, RecorderWindow)
 	if len(r.trace) < cap(r.trace) {
 		r.trace = append(r.trace, Access{At: x.at, Sector: x.start, Sectors: x.end - x.start, Source: x.first, Op: x.op})
 	}
 }
 
 // newest is the i-th newest of the window.
-func (r *recording) newest(i int) *extent {
-	return &r.window[(r.next-1-i+2*RecordWindow)%RecordWindow]
+func (r *recorder) newest(i int) *extent {
+	return &r.window[(r.next-1-i+2*RecorderWindow)%RecorderWindow]
 }
 
 // lose looks for the newest neighbour of x in its direction.
-func (r *recording) lose(x *extent) {
+func (r *recorder) lose(x *extent) {
 	for i := range r.known {
 		n := r.newest(i)
 		switch {
@@ -169,7 +156,7 @@ func (r *recording) lose(x *extent) {
 	}
 }
 
-func (r *recording) lost(a, b blk.Source, late bool) {
+func (r *recorder) lost(a, b blk.Source, late bool) {
 	c := &r.counts
 	switch {
 	case a.Device != b.Device:
@@ -185,10 +172,10 @@ func (r *recording) lost(a, b blk.Source, late bool) {
 }
 
 // Recorded implements Recorder.
-func (r *recording) Recorded() Records { return r.counts }
+func (r *recorder) Recorded() RecorderStats { return r.counts }
 
 // Trace implements Recorder.
-func (r *recording) Trace(n int) { r.trace = make([]Access, 0, max(n, 0)) }
+func (r *recorder) Trace(n int) { r.trace = make([]Access, 0, max(n, 0)) }
 
 // Traced implements Recorder.
-func (r *recording) Traced() []Access { return append([]Access(nil), r.trace...) }
+func (r *recorder) Traced() []Access { return append([]Access(nil), r.trace...) }
