@@ -131,3 +131,12 @@ func TestLoop_set(t *testing.T) {
 	}
 	require.Equal(t, sched.Config{NoMerges: 2, MaxSectors: 128}, *c)
 }
+
+// Two readers of one device's statistics at once are our own fault.
+func TestStats_oneReader(t *testing.T) {
+	r := newRig(t, none(), nil)
+	r.dev.reading.Store(true)
+	require.Panics(t, func() { r.dev.Stats() })
+	r.dev.reading.Store(false)
+	require.NotPanics(t, func() { r.dev.Stats() })
+}
