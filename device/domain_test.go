@@ -140,3 +140,15 @@ func TestStats_oneReader(t *testing.T) {
 	r.dev.reading.Store(false)
 	require.NotPanics(t, func() { r.dev.Stats() })
 }
+
+// No scheduler has a knob of a name that the domain has: Set would never reach it.
+func TestTunables_names(t *testing.T) {
+	for _, k := range sched.Kinds() {
+		c := DefaultConfig(false)
+		seen := map[string]bool{}
+		for _, i := range NewLoop(k.New(c), c, 1).Tunables() {
+			require.False(t, seen[i.Name], "%s: %s", k.Name, i.Name)
+			seen[i.Name] = true
+		}
+	}
+}
