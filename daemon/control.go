@@ -154,16 +154,14 @@ func (d *Daemon) Set(disk, key, value string) error {
 }
 
 // Tunables implements ctl.Control.
-func (d *Daemon) Tunables(disk string) (list []sched.Info, err error) {
+func (d *Daemon) Tunables(disk string) ([]ctl.Tunable, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s, err := d.find(disk)
 	if err != nil {
 		return nil, err
 	}
-	l := s.domain.loops[0] // all loops of a domain are set alike
-	err = l.Do(func() { list = l.Tunables() })
-	return list, err
+	return s.domain.tunables()
 }
 
 // Describe implements ctl.Control.
@@ -183,7 +181,8 @@ func (d *Daemon) Describe(disk string, w io.Writer) error {
 			return err
 		}
 	}
-	return nil
+	_, err = io.WriteString(w, s.domain.hand.describe(s.domain.kind))
+	return err
 }
 
 // DomainStats are the statistics of the disk's domain.

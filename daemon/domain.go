@@ -85,6 +85,7 @@ type domain struct {
 
 	kind   sched.Kind // of the present scheduler
 	reason string
+	hand   handSet
 }
 
 // choose settles which scheduler runs, and says why.
@@ -137,10 +138,8 @@ func (d *domain) start(engine device.Engine) (err error) {
 	for range workers {
 		c := device.DefaultConfig(d.rotational())
 		l := device.NewLoop(d.kind.New(c), c, depth)
-		for _, k := range d.spec.Knobs {
-			if err := l.Set(k.Key, k.Value); err != nil {
-				return err
-			}
+		if err := d.setFirst(l); err != nil {
+			return err
 		}
 		if err := l.Start(engine, clock.Start().Now, d.log, func(h backend.Host) error { return d.attach(l, h) }); err != nil {
 			return err
@@ -149,6 +148,21 @@ func (d *domain) start(engine device.Engine) (err error) {
 	}
 	d.log.Info("scheduler", zap.String("domain", d.id), zap.String("name", d.kind.Name), zap.String("because", d.reason),
 		zap.Int("workers", workers), zap.Int("queue-depth", depth))
+	return nil
+}
+
+// setFirst sets what --domain says on a loop that does not run yet.
+func (d *domain) setFirst(l *device.Loop) error {
+	if d.spec.QueueDepth != 0 {
+		d.hand.keep(l, d.kind, queueDepth)
+	}
+	for _, k := range d.spec.Knobs {
+		if err := l.Set(k.Key, k.Value); err != nil {
+			return err
+		}
+		d.hand.keep(l, d.kind, k.Key)
+		d.keepDepth(l, k.Key)
+	}
 	return nil
 }
 
@@ -201,11 +215,16 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 		}
 		d.loops, d.idle = d.loops[:1], d.loops[1:] // where they stay: none has one loop from now on
 	}
-	for _, l := range d.loops {
-		s := chosen.New(l.Config())
+	next := make([]sched.Scheduler, len(d.loops))
+	for i, l := range d.loops {
+		if next[i], err = d.schedulerFor(l, chosen); err != nil {
+			return met, err
+		}
+	}
+	for i, l := range d.loops {
 		var deep error
 		ended := l.Do(func() {
-			queued, onDisk := l.Switch(s)
+			queued, onDisk := l.Switch(next[i])
 			met.Queued, met.OnDisk = met.Queued+queued, met.OnDisk+onDisk
 			deep = l.SetDepth(d.depthFor(chosen))
 		})
@@ -233,23 +252,6 @@ func patience() func() bool {
 		clock.Sleep(gatherLook)
 		return began.Now() < blk.Instant(gatherWait)
 	}
-}
-
-// set changes a knob, in every loop or, with an error, in none: the first refuses.
-func (d *domain) set(key, value string) error {
-	for _, l := range d.loops {
-		var err error
-		ended := l.Do(func() {
-			err = l.Set(key, value)
-			if err == nil && strings.ReplaceAll(key, "-", "_") == "queue_depth" {
-				d.spec.QueueDepth = l.Depth() // the operator has spoken: a switch keeps it
-			}
-		})
-		if ended != nil || err != nil {
-			return errors.Join(ended, err)
-		}
-	}
-	return nil
 }
 
 // stats sums the loops' statistics.

@@ -3,7 +3,7 @@ package device
 import (
 	"cmp"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -59,8 +59,8 @@ type Device struct {
 	queues   []*queue
 	lanes    []meter // by loop: when it had requests of this device
 
-	reading sync.Mutex   // one reader of statistics at a time; no loop ever takes it
-	latency []Histograms // by queue: all that the loops have given up
+	reading atomic.Bool  // by Stats, which owns what follows
+	latency []Histograms // by queue: the sum of what the loops have given up
 	spare   []Histograms // by queue: empty, for the next swap
 
 	memory   *shm.Memory
@@ -357,13 +357,16 @@ func (d *Device) Stop(i int, done func(base uint32)) {
 	}
 }
 
-// Stats copies the statistics of the device and of each of its queues. A device
-// whose queues are spread over several loops was busy at least as long as each of
-// them; which is what IOTime then says. Any goroutine. The loops only give their
-// histograms up; summing them is done here.
+// Stats copies the statistics of the device and of each of its queues. A device whose
+// queues are spread over several loops was busy for at least as long as each of them:
+// IOTime is the longest. Any goroutine may call it, but only one at a time, which its
+// caller sees to. The loops only swap their histograms for empty ones; they are summed
+// here.
 func (d *Device) Stats() (sum Stats, queues []Stats) {
-	d.reading.Lock()
-	defer d.reading.Unlock()
+	if !d.reading.CompareAndSwap(false, true) {
+		panic("device: two goroutines read statistics at once")
+	}
+	defer d.reading.Store(false)
 	queues = make([]Stats, len(d.queues))
 	_ = d.each(func(q *queue) { // an ended loop has nothing to add
 		i, now := q.source.Queue, q.on().now

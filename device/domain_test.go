@@ -131,3 +131,24 @@ func TestLoop_set(t *testing.T) {
 	}
 	require.Equal(t, sched.Config{NoMerges: 2, MaxSectors: 128}, *c)
 }
+
+// Two readers of one device's statistics at once are our own fault.
+func TestStats_oneReader(t *testing.T) {
+	r := newRig(t, none(), nil)
+	r.dev.reading.Store(true)
+	require.Panics(t, func() { r.dev.Stats() })
+	r.dev.reading.Store(false)
+	require.NotPanics(t, func() { r.dev.Stats() })
+}
+
+// No scheduler has a knob of a name that the domain has: Set would never reach it.
+func TestTunables_names(t *testing.T) {
+	for _, k := range sched.Kinds() {
+		c := DefaultConfig(false)
+		seen := map[string]bool{}
+		for _, i := range NewLoop(k.New(c), c, 1).Tunables() {
+			require.False(t, seen[i.Name], "%s: %s", k.Name, i.Name)
+			seen[i.Name] = true
+		}
+	}
+}

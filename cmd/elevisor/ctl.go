@@ -192,7 +192,7 @@ func (f *ctlFlags) set() *cobra.Command {
 func (f *ctlFlags) tunables() *cobra.Command {
 	return &cobra.Command{
 		Use:   "tunables DISK",
-		Short: "list what set takes: name, value, range, unit",
+		Short: "list the knobs: name, value, range, unit, and whether it was set by hand",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			var knobs []ctl.Tunable
@@ -200,9 +200,9 @@ func (f *ctlFlags) tunables() *cobra.Command {
 				return err
 			}
 			return f.print(c, knobs, func(w io.Writer) {
-				fmt.Fprintln(w, "NAME\tVALUE\tRANGE\tUNIT")
+				fmt.Fprintln(w, "NAME\tVALUE\tRANGE\tUNIT\tSET")
 				for _, k := range knobs {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", k.Name, k.Value, k.Valid, either(k.Unit == "", "-", k.Unit))
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Value, k.Valid, either(k.Unit == "", "-", k.Unit), either(k.ByHand, "by hand", "-"))
 				}
 			})
 		},

@@ -18,7 +18,6 @@ import (
 	"github.com/elevisor/elevisor/daemon"
 	"github.com/elevisor/elevisor/daemon/ctl"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -88,8 +87,8 @@ func (h *house) Set(_, key, value string) error {
 	return nil
 }
 
-func (h *house) Tunables(string) ([]sched.Info, error) {
-	return []sched.Info{{Name: "read_expire", Value: h.expire, Valid: "0 to 2147483647", Unit: "ms"}, {Name: "fifo_batch", Value: "16", Valid: "0 to 64"}}, nil
+func (h *house) Tunables(string) ([]ctl.Tunable, error) {
+	return []ctl.Tunable{{Name: "read_expire", Value: h.expire, Valid: "0 to 2147483647", Unit: "ms", ByHand: h.expire != "500"}, {Name: "fifo_batch", Value: "16", Valid: "0 to 64"}}, nil
 }
 
 func (h *house) Describe(disk string, w io.Writer) error {

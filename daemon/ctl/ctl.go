@@ -5,7 +5,7 @@
 //	stat                             what disks, queues and domains have counted
 //	scheduler {disk[, name]}         a disk's scheduler; with a name, switched to it first
 //	set       {disk, key, value}     change a knob of the disk's domain or its scheduler
-//	tunables  {disk}                 the knobs
+//	tunables  {disk}                 the knobs, and which of them were set by hand
 //	describe  {disk}                 the scheduler's state for people
 //
 // Parameters go by name. What the server refuses to do is error -32000 with the
@@ -17,7 +17,6 @@ import (
 
 	"github.com/elevisor/elevisor/backend"
 	"github.com/elevisor/elevisor/device"
-	"github.com/elevisor/elevisor/sched"
 )
 
 // Control is what is controlled. Calls come from any goroutine, one at a time; they
@@ -36,8 +35,8 @@ type Control interface {
 	// Set changes a knob of the disk's domain, or of its scheduler.
 	Set(disk, key, value string) error
 	// Tunables lists what Set takes, with present values.
-	Tunables(disk string) ([]sched.Info, error)
-	// Describe prints the state of the disk's scheduler.
+	Tunables(disk string) ([]Tunable, error)
+	// Describe prints the state of the disk's scheduler, and what was set by hand.
 	Describe(disk string, w io.Writer) error
 }
 
@@ -81,6 +80,9 @@ type Tunable struct {
 	Value string `json:"value"`
 	Valid string `json:"valid"`
 	Unit  string `json:"unit"`
+	// ByHand says that the operator has set it, with --domain or set: it has this value
+	// again whenever its scheduler comes back.
+	ByHand bool `json:"by_hand"`
 }
 
 // Description is the answer to describe.

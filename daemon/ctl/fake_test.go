@@ -57,8 +57,8 @@ func (f *fake) Set(_, key, value string) error {
 	return nil
 }
 
-func (f *fake) Tunables(string) ([]sched.Info, error) {
-	return []sched.Info{{Name: "read_expire", Value: f.expire, Valid: "0 to 2147483647", Unit: "ms"}}, nil
+func (f *fake) Tunables(string) ([]Tunable, error) {
+	return []Tunable{{Name: "read_expire", Value: f.expire, Valid: "0 to 2147483647", Unit: "ms", ByHand: f.expire != "500"}}, nil
 }
 
 func (f *fake) Describe(_ string, w io.Writer) error {

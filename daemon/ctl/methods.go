@@ -107,12 +107,8 @@ func (s *Server) set(t target) (any, error) {
 }
 
 func (s *Server) tunables(t target) (any, error) {
-	infos, err := s.control.Tunables(*t.Disk)
-	list := make([]Tunable, len(infos))
-	for i, info := range infos {
-		list[i] = Tunable(info)
-	}
-	return list, err
+	list, err := s.control.Tunables(*t.Disk)
+	return append([]Tunable{}, list...), err // [], not null, where there are none
 }
 
 func (s *Server) describe(t target) (any, error) {

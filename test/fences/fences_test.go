@@ -133,6 +133,7 @@ var rules = map[string]func(*file, report){
 	"interfaces": checkInterfaces,
 	"documented": checkDocumented,
 	"schedulers": checkSchedulers,
+	"locks":      checkLocks,
 }
 
 func checkUnsafe(f *file, bad report) {

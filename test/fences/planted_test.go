@@ -104,6 +104,14 @@ var planted = []struct{ rule, name, text string }{
 	{"documented", "vhost/x.go", "func String() {}"},
 	{"", "cmd/elevisor/x.go", "func Exported() {}"},
 
+	{"locks", "device/x.go", "import \"sync\"\ntype t struct{ mu sync.Mutex }"},
+	{"locks", "device/x.go", "import \"sync\"\nvar mu sync.RWMutex"},
+	{"locks", "virtqueue/x.go", "import s \"sync\"\nfunc f() { _ = s.NewCond(nil) }"},
+	{"locks", "virtqueue/x.go", "import \"sync\"\nfunc f(l sync.Locker) {}"},
+	{"", "device/x.go", "import \"sync\"\nvar once sync.Once"},
+	{"", "device/x_test.go", "import \"sync\"\nvar mu sync.Mutex"},
+	{"", "daemon/x.go", "import \"sync\"\nvar mu sync.Mutex"},
+
 	{"schedulers", "daemon/x.go", `func f(name string) bool { return name == "timeslice" }`},
 	{"schedulers", "daemon/x.go", `func f(name string) bool { return "noop" != name }`},
 	{"schedulers", "device/x.go", `func f(name string) int { switch name { case "cfq", "bfq": return 2 }; return 1 }`},
