@@ -45,7 +45,8 @@ type VM struct {
 	Busy         int               // that many times a chardev is not removed at once
 	Faults       map[string]Fault  // by command
 	StopsAt      map[string]string // by command: after it, the guest stops in this run state
-	OnQuit       func()            // called after the reply to quit; may be nil
+	OnQuit       func()            // called after the reply to quit
+	OnReset      func()            // called after the reply to system_reset
 
 	mu        sync.Mutex
 	behind    map[string]string // the chardev of a device
@@ -99,11 +100,16 @@ func (v *VM) Close() {
 }
 
 // Stop stops the guest in a run state: internal-error, paused, …
-func (v *VM) Stop(status string) {
+func (v *VM) Stop(status string) { v.enter(status, "STOP") }
+
+// Resume lets the guest run again.
+func (v *VM) Resume() { v.enter("running", "RESUME") }
+
+func (v *VM) enter(status, event string) {
 	v.mu.Lock()
 	v.Status = status
 	v.mu.Unlock()
-	v.Tell("STOP", "{}")
+	v.Tell(event, "{}")
 }
 
 // Tell sends an event to all clients; data is JSON.
@@ -181,8 +187,11 @@ func (v *VM) serve(c net.Conn) {
 			return
 		}
 		v.tellOthers(c, events)
-		if r.Execute == "quit" && v.OnQuit != nil {
+		switch {
+		case r.Execute == "quit" && v.OnQuit != nil:
 			v.OnQuit()
+		case r.Execute == "system_reset" && v.OnReset != nil:
+			v.OnReset()
 		}
 	}
 }
