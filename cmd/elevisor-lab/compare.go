@@ -117,7 +117,7 @@ func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool
 		fmt.Fprintln(c.ErrOrStderr(), n)
 	}
 	cli.TuneRuntime()
-	world, err := f.worlds.open(p.World, f.output != "" || f.resume != "")
+	world, err := f.worlds.open(p.World, f.output != "" || f.resume != "", c.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/elevisor/elevisor/cmd/cli"
@@ -10,6 +12,7 @@ import (
 	"github.com/elevisor/elevisor/lab/worlds/loopback"
 	"github.com/elevisor/elevisor/lab/worlds/qemu"
 	virtualworld "github.com/elevisor/elevisor/lab/worlds/virtual"
+	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/spf13/pflag"
 )
 
@@ -42,7 +45,7 @@ func (f *worldFlags) flags(fl *pflag.FlagSet) {
 	fl.StringVar(&q.Kernel, "kernel", "", "qemu: a kernel to boot, with --initrd or --modules (default: an installed one)")
 	fl.StringVar(&q.Initrd, "initrd", "", "qemu: a whole guest for --kernel")
 	fl.StringVar(&q.Modules, "modules", "", "qemu: the directory of the modules of --kernel")
-	fl.StringVar(&q.Accel, "accel", "", "qemu: kvm or tcg (default: kvm where it can be used)")
+	fl.StringVar(&q.Accel, "accel", "", "qemu: kvm, tcg or auto (default: $"+vm.AccelVariable+", else auto: kvm if a probe can boot the guest with it)")
 	fl.IntVar(&q.MemoryMiB, "memory", 0, "qemu: MiB of each VM")
 	fl.IntVar(&q.CPUs, "cpus", 0, "qemu: CPUs of each VM (default: as many as it has virtqueues, at least 2)")
 	fl.StringVar(&q.Attach, "attach", "", "qemu: use the VM with this QMP socket, which runs already")
@@ -57,7 +60,7 @@ var worldOptions = map[string][]string{
 }
 
 // options are what the figures of a world depend on, for the plan. A flag of another world
-// is refused: it would be believed to do something.
+// is refused, as it would do nothing.
 func (f *worldFlags) options(world string) (map[string]string, error) {
 	all := map[string]string{}
 	for of, names := range worldOptions {
@@ -74,17 +77,22 @@ func (f *worldFlags) options(world string) (map[string]string, error) {
 	if world == "sim" {
 		return virtualworld.CostNames(&f.costs), nil
 	}
+	if accel := os.Getenv(vm.AccelVariable); world == "qemu" && accel != "" && all["accel"] == "" && all["attach"] == "" {
+		all["accel"] = accel // as the flag would be, so that --resume keeps it
+	}
 	return all, nil
 }
 
-// open makes a world; keep says whether the runs' own output is wanted.
-func (f *worldFlags) open(world string, keep bool) (plan.World, error) {
+// open makes a world; keep says whether the runs' own output is wanted. What a world finds
+// out about the machine goes to notices, a line at a time.
+func (f *worldFlags) open(world string, keep bool, notices io.Writer) (plan.World, error) {
 	switch world {
 	case "sim":
 		return virtualworld.New(virtualworld.Options{Costs: f.costs, Version: cli.Version(), Fio: keep}), nil
 	case "loopback":
 		return loopback.New(cli.Version()), nil
 	case "qemu":
+		f.qemu.Say = func(line string) { fmt.Fprintln(notices, line) }
 		return qemu.New(f.qemu)
 	}
 	return nil, cli.OneOf("world", world, worldNames...)

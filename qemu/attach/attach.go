@@ -94,7 +94,7 @@ func Attach(ctx context.Context, d Disk, o Options) (*Attached, error) {
 		return nil, err
 	}
 	p := plugging{machine: m, disk: d}
-	a, err := p.plug(ctx, agent, o.Scheduler)
+	a, err := p.plugWatched(ctx, agent, o.Scheduler)
 	if err == nil {
 		return a, nil
 	}
@@ -112,6 +112,13 @@ type plugging struct {
 	disk    Disk
 	chardev bool // chardev-add was not refused
 	device  bool // device_add was not refused
+}
+
+// plugWatched does not wait for a guest that has stopped.
+func (p *plugging) plugWatched(ctx context.Context, agent *qmp.Agent, scheduler string) (*Attached, error) {
+	ctx, stop := p.watch(ctx)
+	defer stop()
+	return p.plug(ctx, agent, scheduler)
 }
 
 func (p *plugging) plug(ctx context.Context, agent *qmp.Agent, scheduler string) (*Attached, error) {
@@ -192,8 +199,11 @@ func (p *plugging) awaitConnected(ctx context.Context, d *Disk) error {
 		if !strings.HasPrefix(found, "disconnected:") {
 			return nil
 		}
-		if pause(ctx, pollTime) != nil {
+		switch err := pause(ctx, pollTime); {
+		case errors.Is(err, context.DeadlineExceeded):
 			return fmt.Errorf("QEMU cannot connect to %s, though this process can: do they see the same file system, may QEMU write to the socket?", d.Socket)
+		case err != nil:
+			return err
 		}
 	}
 }
@@ -209,6 +219,8 @@ func (p *plugging) awaitStarted(ctx context.Context, id string) error {
 		switch {
 		case err == nil:
 			return nil
+		case p.mon.Err() != nil:
+			return err
 		case ctx.Err() != nil:
 			return notStarted(ctx)
 		case !errors.As(err, &refused) || refused.Class == qmp.CommandNotFound:
@@ -221,7 +233,11 @@ func (p *plugging) awaitStarted(ctx context.Context, id string) error {
 }
 
 func notStarted(ctx context.Context) error {
-	return fmt.Errorf("the guest has not begun to use the disk: is it up, has it virtio-blk and PCI hot-plug (%w)", ctx.Err())
+	err := context.Cause(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the guest has not begun to use the disk: is it up, has it virtio-blk and PCI hot-plug (%w)", err)
+	}
+	return fmt.Errorf("the guest has not begun to use the disk: %w", err)
 }
 
 // undo removes what was begun, in reverse order; a chardev cannot go before its device.
@@ -240,10 +256,10 @@ func (p *plugging) undo(ctx context.Context) error {
 	return p.removeChardev(ctx, chardev(p.disk.ID))
 }
 
-// pause waits for d; an error is ctx's end.
+// pause waits for d; an error is why ctx has ended.
 func pause(ctx context.Context, d time.Duration) error {
 	t, stop := context.WithTimeout(ctx, d)
 	defer stop()
 	<-t.Done()
-	return ctx.Err()
+	return context.Cause(ctx)
 }

@@ -79,8 +79,11 @@ func (w *world) start(t *testing.T, d *datadriven.TestData) {
 	if d.HasArg("machine") {
 		d.ScanArgs(t, "machine", &v.Machine)
 	}
-	v.Paused, v.Chatty, v.Unreachable, v.Deaf, v.Clinging =
-		d.HasArg("paused"), d.HasArg("chatty"), d.HasArg("unreachable"), d.HasArg("deaf"), d.HasArg("clinging")
+	if d.HasArg("status") {
+		d.ScanArgs(t, "status", &v.Status)
+	}
+	v.Chatty, v.Unreachable, v.Deaf, v.Clinging =
+		d.HasArg("chatty"), d.HasArg("unreachable"), d.HasArg("deaf"), d.HasArg("clinging")
 	v.Quiet, v.Unwilling, v.Unplugging = d.HasArg("quiet"), d.HasArg("unwilling"), d.HasArg("unplugging")
 	faults := map[string]qmptest.Fault{"refuse": qmptest.Refuse, "silent": qmptest.Silent, "stuck": qmptest.Stuck, "hang-up": qmptest.HangUp}
 	for _, a := range d.CmdArgs {
@@ -96,6 +99,8 @@ func (w *world) start(t *testing.T, d *datadriven.TestData) {
 			v.Ports = a.Vals
 		case a.Key == "plug": // plug=(ID,TYPE,CHARDEV,BUS)
 			v.Plug(a.Vals[0], a.Vals[1], a.Vals[2], a.Vals[3])
+		case a.Key == "stops": // stops=(COMMAND,RUN-STATE)
+			v.StopsAt[a.Vals[0]] = a.Vals[1]
 		case a.Key == "busy":
 			d.ScanArgs(t, "busy", &v.Busy)
 		case a.Key == "chardev":

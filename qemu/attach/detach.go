@@ -91,8 +91,10 @@ func (m *machine) unplug(ctx context.Context, id string) error {
 	case err != nil:
 		return err
 	}
+	watched, stop := m.watch(ctx)
+	defer stop()
 	for {
-		over, err := m.deleted(ctx, id, events)
+		over, err := m.deleted(watched, id, events)
 		if over || err != nil {
 			return err
 		}
@@ -114,8 +116,11 @@ func (m *machine) deleted(ctx context.Context, id string, events <-chan goqemu.E
 		return e.Event == "DEVICE_DELETED", nil
 	case <-look.Done():
 	}
-	if ctx.Err() != nil {
-		return false, fmt.Errorf("the guest has not let go of the device (%w): is it up, and has it PCI hot-plug? QEMU keeps the request, and the device works until the guest does", ctx.Err())
+	switch err := context.Cause(ctx); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return false, fmt.Errorf("the guest has not let go of the device (%w): is it up, and has it PCI hot-plug? QEMU keeps the request, and the device works until the guest does", err)
+	case err != nil:
+		return false, fmt.Errorf("the guest has not let go of the device: %w", err)
 	}
 	devices, err := m.devices() // an event may have been lost
 	_, there := devices[id]

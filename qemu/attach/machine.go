@@ -48,6 +48,12 @@ func (m *machine) again(ctx context.Context) error {
 	return m.connect(ctx)
 }
 
+// watch returns a context for waits that need the guest's help. A guest that restarts
+// meanwhile finds, and loses, disks all the same.
+func (m *machine) watch(ctx context.Context) (context.Context, context.CancelFunc) {
+	return m.mon.Watch(ctx, qmp.WatchOptions{Expected: func(event string) bool { return event == qmp.EventReset }})
+}
+
 func (m *machine) close() { _ = m.mon.Disconnect() }
 
 func (m *machine) major() int {

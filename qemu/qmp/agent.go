@@ -115,7 +115,7 @@ func (a *Agent) exchange(ctx context.Context, command string, args any, prefix [
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("%s: the guest agent at %s has not answered in time: it does not run in the guest, or serves another client: %w", command, a.path, ctx.Err())
 	case ctx.Err() != nil:
-		err = ctx.Err()
+		err = context.Cause(ctx)
 	}
 	return fmt.Errorf("%s: guest agent at %s: %w", command, a.path, err)
 }

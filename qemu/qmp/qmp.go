@@ -90,7 +90,7 @@ func Dial(ctx context.Context, path string, timeout time.Duration) (*Monitor, er
 	if err := m.Connect(); err != nil {
 		conn.Close()
 		if errors.Is(ctx.Err(), context.Canceled) {
-			err = fmt.Errorf("QMP socket %s: %w", path, ctx.Err())
+			err = fmt.Errorf("QMP socket %s: %w", path, context.Cause(ctx))
 		}
 		return nil, err
 	}
@@ -194,6 +194,9 @@ func (m *Monitor) run(ctx context.Context, command string, args any) ([]byte, er
 	if harmful[command] {
 		return nil, fmt.Errorf("%s harms the running VM: never sent", command)
 	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s: %w", command, context.Cause(ctx))
+	}
 	ctx, stop := context.WithTimeout(ctx, m.timeout)
 	defer stop()
 	id, reply, err := m.expect()
@@ -219,9 +222,9 @@ func (m *Monitor) run(ctx context.Context, command string, args any) ([]byte, er
 		return nil, fmt.Errorf("%s: %w", command, m.err)
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil, fmt.Errorf("%s: QEMU has not answered in time: %w", command, ctx.Err())
+			return nil, fmt.Errorf("%s: QEMU has not answered in time: %w", command, context.Cause(ctx))
 		}
-		return nil, fmt.Errorf("%s: %w", command, ctx.Err())
+		return nil, fmt.Errorf("%s: %w", command, context.Cause(ctx))
 	}
 }
 

@@ -7,8 +7,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
-
-	"golang.org/x/sys/unix"
+	"time"
 )
 
 // DefaultProgram is QEMU's.
@@ -17,21 +16,13 @@ const DefaultProgram = "qemu-system-x86_64"
 // defaultQueueSize is QEMU's for such a disk.
 const defaultQueueSize = 128
 
+// probeLimit is long enough for a boot under KVM on a busy machine.
+const probeLimit = 30 * time.Second
+
 // kernelOptions make a quick and quiet boot. random.trust_cpu: without entropy,
 // mkfs.ext4 waits seconds for its UUID. reboot=t: a triple fault, the quickest end.
 const kernelOptions = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t mitigations=off nokaslr " +
 	"tsc=reliable no_timer_check random.trust_cpu=on audit=0 selinux=0 apparmor=0 cryptomgr.notests init_on_alloc=0"
-
-// Accels are the accelerators.
-var Accels = []string{"kvm", "tcg"}
-
-// DefaultAccel is kvm where this process may use it, else tcg.
-func DefaultAccel() string {
-	if unix.Access("/dev/kvm", unix.R_OK|unix.W_OK) == nil {
-		return "kvm"
-	}
-	return "tcg"
-}
 
 // Version is QEMU's.
 type Version struct{ Major, Minor int }
@@ -65,21 +56,33 @@ func QEMUVersion(ctx context.Context, program string) (v Version, err error) {
 	return v, nil
 }
 
-// complete fills in the defaults.
-func (c Config) complete() (Config, error) {
+// withDefaults fills in what is not given, but for the accelerator.
+func (c Config) withDefaults() Config {
 	c.Program = cmp.Or(c.Program, DefaultProgram)
 	c.Machine = cmp.Or(c.Machine, "pc")
-	c.Accel = cmp.Or(c.Accel, DefaultAccel())
 	c.CPUs = cmp.Or(c.CPUs, 2)
 	c.MemoryMiB = cmp.Or(c.MemoryMiB, 512)
-	return c, c.Guest.Check()
+	c.Probe.CPUInfo = cmp.Or(c.Probe.CPUInfo, "/proc/cpuinfo")
+	c.Probe.KVM = cmp.Or(c.Probe.KVM, "/dev/kvm")
+	c.Probe.Limit = cmp.Or(c.Probe.Limit, probeLimit)
+	return c
+}
+
+// check completes a configuration and wants QEMU and the guest to be there.
+func (c Config) check(ctx context.Context) (Config, Version, error) {
+	c = c.withDefaults()
+	if err := c.Guest.Check(); err != nil {
+		return c, Version{}, err
+	}
+	v, err := QEMUVersion(ctx, c.Program)
+	return c, v, err
 }
 
 // arguments are QEMU's, without the disks'.
 func (c *Config) arguments() []string {
 	// Nehalem has SSE 4.2 for fio's crc32c; without RDRAND the guest has no entropy.
 	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand"}
-	if c.Accel == "kvm" {
+	if c.Accel == AccelKVM {
 		accel = []string{"-accel", "kvm", "-cpu", "host"}
 	}
 	options := kernelOptions

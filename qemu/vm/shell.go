@@ -11,36 +11,47 @@ import (
 // The guest's end is guest/agent: a line in is "NUMBER COMMAND"; out comes what the
 // command prints, and "=NUMBER STATUS".
 
-// Ready waits for the shell of a guest that has been started, or restarted.
+// Ready waits for the shell of a guest that restarts.
 func (m *Machine) Ready(ctx context.Context) error {
 	_, _, err := m.await(ctx, 0)
-	return err
+	m.resets.Store(0)
+	return m.explained(err)
 }
 
-// Ask runs a command of one line in the guest, as root, and returns what it prints and
-// its exit status. A newline in it would be another command's begin.
+// Ask runs a command of one line in the guest, as root, and returns what it prints and its
+// exit status. A newline in it would begin another command.
 func (m *Machine) Ask(ctx context.Context, command string) (printed string, status int, err error) {
 	if strings.Contains(command, "\n") {
 		return "", 0, fmt.Errorf("a command for the guest is one line: %q", command)
 	}
 	m.serial++
-	if err := m.send(m.serial, command); err != nil {
-		return "", 0, err
+	if err = m.send(m.serial, command); err == nil {
+		printed, status, err = m.await(ctx, m.serial)
 	}
-	return m.await(ctx, m.serial)
+	return printed, status, m.explained(err)
 }
 
 // Reboot restarts the guest from within, and waits for its shell.
 func (m *Machine) Reboot(ctx context.Context) error {
+	m.resets.Store(resetsMax)
 	if err := m.send(0, "reboot -f"); err != nil {
-		return err
+		return m.explained(err)
+	}
+	return m.Ready(ctx)
+}
+
+// Reset restarts the guest as a reset button does, and waits for its shell.
+func (m *Machine) Reset(ctx context.Context) error {
+	m.resets.Store(resetsMax)
+	if err := m.monitor.Execute(ctx, "system_reset", nil, nil); err != nil {
+		return m.explained(err)
 	}
 	return m.Ready(ctx)
 }
 
 func (m *Machine) send(n int, command string) error {
 	if _, err := io.WriteString(m.stdin, strconv.Itoa(n)+" "+command+"\n"); err != nil {
-		return fmt.Errorf("the guest is gone: %w", err)
+		return m.because(fmt.Errorf("the guest's shell: %w", err))
 	}
 	return nil
 }
@@ -53,7 +64,7 @@ func (m *Machine) await(ctx context.Context, n int) (printed string, status int,
 		select {
 		case line, more := <-m.lines:
 			if !more {
-				return text.String(), 0, fmt.Errorf("QEMU has ended (%w); the guest has printed %q", m.how(), text.String())
+				return text.String(), 0, fmt.Errorf("%w%s", m.ended(), soFar(text.String()))
 			}
 			if rest, found := strings.CutPrefix(line, mark); found {
 				if status, err = strconv.Atoi(rest); err != nil {
@@ -62,16 +73,18 @@ func (m *Machine) await(ctx context.Context, n int) (printed string, status int,
 				return strings.TrimSpace(text.String()), status, nil
 			}
 			text.WriteString(line + "\n")
+		case <-m.alive.Done():
+			return text.String(), 0, fmt.Errorf("%w%s", m.because(context.Cause(m.alive)), soFar(text.String()))
 		case <-ctx.Done():
-			return text.String(), 0, fmt.Errorf("the guest does not answer: %w; it has printed %q", context.Cause(ctx), text.String())
+			return text.String(), 0, fmt.Errorf("the guest does not answer: %w%s", context.Cause(ctx), soFar(text.String()))
 		}
 	}
 }
 
-// how QEMU ended; after the last line.
-func (m *Machine) how() error {
-	if m.err == nil {
-		return fmt.Errorf("without an error")
+// soFar is what a command has printed without ending, for an error.
+func soFar(printed string) string {
+	if printed == "" {
+		return ""
 	}
-	return m.err
+	return fmt.Sprintf("; its shell has printed %.1000q", printed)
 }

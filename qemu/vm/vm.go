@@ -1,9 +1,10 @@
-// Package vm boots virtual machines under QEMU and drives them: each has a shell at the
-// end of a serial line, QMP, and the console's text for when it does not come up.
+// Package vm boots virtual machines under QEMU and drives them. Each has a shell on a
+// serial line, QMP, and a console, whose last lines stand in the errors.
 //
-// A machine belongs to its process: whatever way that ends, the machine ends too. What
-// waits for a machine has a context; a command that was given up leaves the shell
-// undefined, and the machine is to be killed.
+// A machine belongs to its process: however that ends, the machine ends too. All that waits
+// for a guest takes a context, and ends early when the guest has stopped, panicked, reset or
+// shut down by itself, or QEMU has ended ([qmp.Monitor.Watch]). After an error from a
+// command the shell's state is unknown: kill the machine.
 package vm
 
 import (
@@ -12,13 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,8 +30,10 @@ const (
 	commandTime = 5 * time.Minute
 	// pollTime is between two looks at what tells nobody.
 	pollTime = 20 * time.Millisecond
-	// consoleEnd is how much of the console an error quotes, in bytes.
-	consoleEnd = 4096
+	// exitTime is what QEMU may take to exit after it has closed its QMP connection.
+	exitTime = 2 * time.Second
+	// resetsMax is how many RESET events a restart may bring: the firmware may add some.
+	resetsMax = 3
 )
 
 // Disk is a vhost-user-blk disk that the machine has from its start. It reconnects when
@@ -48,12 +49,15 @@ type Config struct {
 	Program   string // qemu-system-x86_64
 	Guest     Guest
 	Machine   string   // QEMU's type: pc
-	Accel     string   // kvm or tcg; default: kvm where it can be used
+	Accel     string   // one of Accels; empty: what AccelVariable says, or auto
 	CPUs      int      // 2
 	MemoryMiB int      // 512
 	Dir       string   // where its sockets and the console's file go; the caller removes it
 	Disks     []Disk   // without any the guest does not wait for one
 	More      []string // further arguments
+	Probe     Probe    // of KVM, where Accel does not force one
+	// Log is told of a fall-back to TCG; may be nil.
+	Log func(line string)
 }
 
 // Machine is a running VM. One goroutine at a time gives commands to its shell.
@@ -67,19 +71,39 @@ type Machine struct {
 	dir     string
 	monitor *qmp.Monitor
 	serial  int // number of the last command
+
+	alive   context.Context // ends when the guest will not answer any more; its cause says why
+	unwatch context.CancelFunc
+	paused  atomic.Bool  // by Pause
+	resets  atomic.Int32 // that are still expected
 }
 
-// Boot starts a machine and returns when its shell answers.
+// Boot starts a machine and returns when its shell answers. An error carries what QEMU and
+// the guest's kernel have said last.
 func Boot(ctx context.Context, c Config) (*Machine, error) {
-	c, err := c.complete()
+	accel, err := ChooseAccel(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	v, err := QEMUVersion(ctx, c.Program)
+	c.Accel = accel.Name
+	c, v, err := c.check(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{lines: make(chan string, 1024), done: make(chan struct{}), dir: c.Dir}
+	m, err := boot(ctx, c, v)
+	switch {
+	case err == nil:
+		return m, nil
+	case m == nil:
+		return nil, err
+	}
+	return nil, fmt.Errorf("boot: %w%s", err, m.Diagnosis())
+}
+
+// boot starts a machine of a complete configuration. One whose shell does not answer is
+// returned with the error, killed.
+func boot(ctx context.Context, c Config, v Version) (m *Machine, err error) {
+	m = &Machine{lines: make(chan string, 1024), done: make(chan struct{}), dir: c.Dir}
 	m.cmd = exec.Command(c.Program, slices.Concat(c.arguments(), c.diskArguments(v), c.More)...)
 	m.cmd.Stderr = &m.said
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -87,13 +111,13 @@ func Boot(ctx context.Context, c Config) (*Machine, error) {
 		return nil, fmt.Errorf("start %s: %w", c.Program, err)
 	}
 	if err = m.dial(ctx); err == nil {
-		err = m.Ready(ctx)
+		m.alive, m.unwatch = m.monitor.Watch(context.Background(), qmp.WatchOptions{Expected: m.expected})
+		_, _, err = m.await(ctx, 0)
 	}
 	if err != nil {
 		m.Kill()
-		return nil, fmt.Errorf("boot: %w%s", err, m.Diagnosis())
 	}
-	return m, nil
+	return m, err
 }
 
 // start starts QEMU from a thread that lives as long: Linux sends the signal of Pdeathsig
@@ -132,22 +156,53 @@ func (m *Machine) read(out io.Reader) {
 }
 
 // dial waits for QMP's socket, which QEMU makes a moment after its start.
-func (m *Machine) dial(ctx context.Context) error {
+func (m *Machine) dial(ctx context.Context) (err error) {
 	path := controlSocket(m.dir)
 	for {
-		mon, err := qmp.Dial(ctx, path, commandTime)
-		if err == nil {
-			m.monitor = mon
+		if m.monitor, err = qmp.Dial(ctx, path, commandTime); err == nil {
 			return nil
 		}
-		late := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
-		switch {
-		case ctx.Err() != nil || late && !m.Ended() && pause(ctx, pollTime) != nil:
-			return fmt.Errorf("%w; %w", ctx.Err(), err)
-		case !late || m.Ended():
-			return err
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) || m.Ended() {
+			return m.because(err)
+		}
+		if late := pause(ctx, pollTime); late != nil {
+			return fmt.Errorf("%w; %w", late, err)
 		}
 	}
+}
+
+// expected says whether a restart or a pause was asked for.
+func (m *Machine) expected(event string) bool {
+	switch event {
+	case qmp.EventStop:
+		return m.paused.Load()
+	case qmp.EventReset:
+		return m.resets.Add(-1) >= 0
+	}
+	return false
+}
+
+// because is why the guest does not answer: err, unless QEMU's end is the reason.
+func (m *Machine) because(err error) error {
+	if errors.As(err, new(*qmp.StopError)) {
+		return err
+	}
+	t, stop := context.WithTimeout(context.Background(), exitTime)
+	defer stop()
+	select {
+	case <-m.done:
+		return m.ended()
+	case <-t.Done():
+		return err
+	}
+}
+
+// ended says how QEMU has; after done.
+func (m *Machine) ended() error {
+	if m.err == nil {
+		return errors.New("QEMU has ended (without an error)")
+	}
+	return fmt.Errorf("QEMU has ended (%w)", m.err)
 }
 
 // Monitor is the machine's QMP connection.
@@ -169,8 +224,23 @@ func (m *Machine) Ended() bool {
 	}
 }
 
-// Quit ends the machine by QMP and waits for its end; an error is how QEMU failed. After
-// ctx the machine is killed.
+// Pause stops the virtual CPUs until Continue.
+func (m *Machine) Pause(ctx context.Context) error {
+	m.paused.Store(true)
+	return m.monitor.Execute(ctx, "stop", nil, nil)
+}
+
+// Continue ends a Pause.
+func (m *Machine) Continue(ctx context.Context) error {
+	err := m.monitor.Execute(ctx, "cont", nil, nil)
+	if err == nil {
+		m.paused.Store(false)
+	}
+	return err
+}
+
+// Quit ends the machine by QMP and waits for its end; an error is how QEMU failed. When ctx
+// ends first, the machine is killed.
 func (m *Machine) Quit(ctx context.Context) error {
 	defer m.Kill()
 	if err := m.monitor.Execute(ctx, "quit", nil, nil); err != nil && !m.Ended() && ctx.Err() != nil {
@@ -194,57 +264,21 @@ func (m *Machine) Quit(ctx context.Context) error {
 
 // Kill ends the machine at once, if it has not ended yet.
 func (m *Machine) Kill() {
-	_ = m.cmd.Process.Kill()
+	if !m.Ended() { // the program may be a script that has started QEMU
+		_ = unix.Kill(-m.cmd.Process.Pid, unix.SIGKILL)
+	}
 	for range m.lines { // until the reader has seen the end
 	}
 	if m.monitor != nil {
+		m.unwatch()
 		_ = m.monitor.Disconnect()
 	}
 }
 
-// Diagnosis is what QEMU and the guest's kernel have said last, for the end of an error.
-func (m *Machine) Diagnosis() string {
-	var b strings.Builder
-	if said := strings.TrimSpace(m.said.String()); said != "" {
-		fmt.Fprintf(&b, "\nQEMU said:\n%s", said)
-	}
-	console, _ := os.ReadFile(m.console())
-	if text := strings.TrimSpace(string(console[max(0, len(console)-consoleEnd):])); text != "" {
-		fmt.Fprintf(&b, "\nthe end of the guest's console (%s):\n%s", m.console(), text)
-	}
-	return b.String()
-}
-
-func (m *Machine) console() string { return consoleFile(m.dir) }
-
-// What a machine has in its directory.
-func controlSocket(dir string) string { return filepath.Join(dir, "qmp.sock") }
-func monitorSocket(dir string) string { return filepath.Join(dir, "monitor.sock") }
-func consoleFile(dir string) string   { return filepath.Join(dir, "console") }
-
-// output keeps what a process prints; any goroutine may read it.
-type output struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-// Write implements io.Writer.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-// pause waits for d; an error is ctx's end.
+// pause waits for d; an error is why ctx has ended.
 func pause(ctx context.Context, d time.Duration) error {
 	t, stop := context.WithTimeout(ctx, d)
 	defer stop()
 	<-t.Done()
-	return ctx.Err()
+	return context.Cause(ctx)
 }

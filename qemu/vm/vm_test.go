@@ -1,103 +1,32 @@
 package vm
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/elevisor/elevisor/qemu/qmp"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
 
-// playsQEMU is set in the environment of this test's own program, which then is QEMU: its
-// value says what goes wrong.
-const playsQEMU = "ELEVISOR_TEST_PLAYS_QEMU"
-
 func TestMain(m *testing.M) {
-	if how := os.Getenv(playsQEMU); how != "" {
-		play(how)
-		return
+	if how := os.Getenv(qmptest.ProgramVariable); how != "" {
+		os.Exit(qmptest.Program(how))
 	}
 	goleak.VerifyTestMain(m)
-}
-
-// play is QEMU with a guest whose shell knows three words.
-func play(how string) {
-	if slices.Contains(os.Args, "--version") {
-		fmt.Println("QEMU emulator version 10.1.2 (played)")
-		return
-	}
-	var socket, console string
-	for _, a := range os.Args {
-		if rest, ok := strings.CutPrefix(a, "unix:"); ok && socket == "" {
-			socket, _, _ = strings.Cut(rest, ",")
-		}
-		if rest, ok := strings.CutPrefix(a, "file:"); ok {
-			console = rest
-		}
-	}
-	_ = os.WriteFile(console, []byte("the kernel's last words\n"), 0o600)
-	_ = os.WriteFile(filepath.Join(filepath.Dir(console), "args"), []byte(strings.Join(os.Args[1:], "\n")), 0o600)
-	if how == "dies" {
-		fmt.Fprintln(os.Stderr, "qemu: no such machine")
-		os.Exit(1)
-	}
-	time.Sleep(50 * time.Millisecond) // nobody can count on the socket at once
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		os.Exit(2)
-	}
-	go monitor(l, how)
-	if how != "mute" {
-		fmt.Print("SeaBIOS\r\n=0 0\r\n")
-	}
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		n, command, _ := strings.Cut(in.Text(), " ")
-		switch {
-		case command == "reboot -f":
-			fmt.Print("=0 0\r\n")
-		case command == "hang":
-		case command == "end":
-			os.Exit(3)
-		case command == "fail":
-			fmt.Printf("bad luck\n\n=%s 7\n", n)
-		default:
-			fmt.Printf("%s\n\n=%s 0\n", command, n)
-		}
-	}
-}
-
-func monitor(l net.Listener, how string) {
-	c, err := l.Accept()
-	if err != nil {
-		return
-	}
-	fmt.Fprintln(c, `{"QMP": {"version": {"qemu": {"micro": 2, "minor": 1, "major": 10}, "package": ""}, "capabilities": []}}`)
-	for in := bufio.NewScanner(c); in.Scan(); {
-		_, id, _ := strings.Cut(in.Text(), `"id":`)
-		quit := strings.Contains(in.Text(), `"quit"`)
-		if quit && how == "clings" {
-			continue
-		}
-		fmt.Fprintf(c, `{"return": {}, "id": %s`+"\n", id) // id ends with the command's bracket
-		if quit {
-			os.Exit(0)
-		}
-	}
 }
 
 // config is a machine that is played.
 func config(t *testing.T, how string) Config {
 	t.Helper()
-	t.Setenv(playsQEMU, how)
+	t.Setenv(qmptest.ProgramVariable, how)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each played QEMU takes a second to end
 	program, err := os.Executable()
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "vm") // short, for the sockets' names
@@ -110,7 +39,7 @@ func config(t *testing.T, how string) Config {
 }
 
 func TestMachine(t *testing.T) {
-	c := config(t, "well")
+	c := config(t, qmptest.Well)
 	m, err := Boot(t.Context(), c)
 	require.NoError(t, err)
 	defer m.Kill()
@@ -125,7 +54,7 @@ func TestMachine(t *testing.T) {
 	_, _, err = m.Ask(t.Context(), "two\nlines")
 	require.ErrorContains(t, err, "is one line")
 	require.NoError(t, m.Reboot(t.Context()))
-	require.Contains(t, m.Diagnosis(), "the kernel's last words")
+	require.Contains(t, m.Diagnosis(), qmptest.Words)
 	require.False(t, m.Ended())
 	require.NoError(t, m.Quit(t.Context()))
 	require.True(t, m.Ended())
@@ -140,7 +69,7 @@ func TestArguments(t *testing.T) {
 		"socket,id=vu-disk,path=/s,reconnect-ms=200\n-device\nvhost-user-blk-pci,id=disk,chardev=vu-disk,num-queues=2,queue-size=128\n" +
 			"-chardev\nsocket,id=vu-disk1,path=/t,reconnect-ms=200\n-device\nvhost-user-blk-pci,id=disk1,chardev=vu-disk1,num-queues=1,queue-size=8": {{"/s", 2, 0}, {"/t", 1, 8}},
 	} {
-		c := config(t, "well")
+		c := config(t, qmptest.Well)
 		c.Disks, c.CPUs, c.More = disks, 3, []string{"-device", "x"}
 		m, err := Boot(t.Context(), c)
 		require.NoError(t, err)
@@ -157,29 +86,29 @@ func TestArguments(t *testing.T) {
 }
 
 func TestBootFails(t *testing.T) {
-	c := config(t, "dies")
+	c := config(t, qmptest.Dies)
 	_, err := Boot(t.Context(), c)
 	require.ErrorContains(t, err, "qemu: no such machine")
-	require.ErrorContains(t, err, "the kernel's last words")
+	require.ErrorContains(t, err, qmptest.Words)
 	require.ErrorContains(t, err, filepath.Join(c.Dir, "console"))
 
 	ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer stop()
-	_, err = Boot(ctx, config(t, "mute"))
+	_, err = Boot(ctx, config(t, qmptest.Mute))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	c = config(t, "well")
+	c = config(t, qmptest.Well)
 	require.NoError(t, os.Remove(c.Guest.Initrd))
 	_, err = Boot(t.Context(), c)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	c = config(t, "well")
+	c = config(t, qmptest.Well)
 	c.Program = "/nonexistent/qemu"
 	_, err = Boot(t.Context(), c)
 	require.ErrorContains(t, err, "/nonexistent/qemu")
 }
 
 func TestShellFails(t *testing.T) {
-	m, err := Boot(t.Context(), config(t, "well"))
+	m, err := Boot(t.Context(), config(t, qmptest.Well))
 	require.NoError(t, err)
 	defer m.Kill()
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -188,12 +117,65 @@ func TestShellFails(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	_, _, err = m.Ask(t.Context(), "end")
 	require.ErrorContains(t, err, "QEMU has ended (exit status 3)")
+	require.ErrorContains(t, err, qmptest.Words)
 	require.ErrorContains(t, m.Quit(t.Context()), "exit status 3")
+}
+
+// Case: a guest whose CPU has stopped kept a command waiting for ever, in a QEMU that stays
+// up. Each way to stop ends the wait, says what happened, and quotes the console.
+func TestGuestStops(t *testing.T) {
+	for command, want := range map[string]string{
+		"stop internal-error":                                       "the guest has stopped: QEMU's run state is internal-error",
+		`tell GUEST_PANICKED {"action": "pause"}`:                   "the guest's kernel has panicked",
+		`tell SHUTDOWN {"guest": true, "reason": "guest-shutdown"}`: "the guest has shut down (guest-shutdown)",
+		`tell RESET {"guest": true, "reason": "guest-reset"}`:       "the guest has been reset (guest-reset)",
+		`tell SHUTDOWN {"guest": false, "reason": "host-signal"}`:   "the guest has shut down (host-signal)",
+	} {
+		t.Run(command, func(t *testing.T) {
+			m, err := Boot(t.Context(), config(t, qmptest.Well))
+			require.NoError(t, err)
+			defer m.Kill()
+			for range 2 { // nor does a later command wait
+				_, _, err = m.Ask(t.Context(), command)
+				require.ErrorContains(t, err, want)
+				require.ErrorAs(t, err, new(*qmp.StopError))
+				require.ErrorContains(t, err, qmptest.Words)
+				command = "hang"
+			}
+			require.NoError(t, m.Quit(t.Context()))
+		})
+	}
+}
+
+// What was asked for is no surprise.
+func TestRestartAndPause(t *testing.T) {
+	m, err := Boot(t.Context(), config(t, qmptest.Well))
+	require.NoError(t, err)
+	defer m.Kill()
+	require.NoError(t, m.Pause(t.Context()))
+	require.NoError(t, m.Continue(t.Context()))
+	require.NoError(t, m.Reboot(t.Context()))
+	require.NoError(t, m.Reset(t.Context()))
+	printed, _, err := m.Ask(t.Context(), "still there")
+	require.NoError(t, err)
+	require.Equal(t, "still there", printed)
+}
+
+// Case: of a script that runs QEMU only the script was killed, and QEMU's end waited for.
+func TestKillScript(t *testing.T) {
+	c := config(t, qmptest.Well)
+	script := filepath.Join(c.Dir, "script")
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n"+c.Program+" \"$@\"\nexit 0\n"), 0o700))
+	c.Program = script
+	m, err := Boot(t.Context(), c)
+	require.NoError(t, err)
+	m.Kill()
+	require.True(t, m.Ended())
 }
 
 // TestQuitFails kills a machine that does not quit.
 func TestQuitFails(t *testing.T) {
-	m, err := Boot(t.Context(), config(t, "clings"))
+	m, err := Boot(t.Context(), config(t, qmptest.Clings))
 	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
@@ -202,7 +184,7 @@ func TestQuitFails(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	config(t, "well")
+	config(t, qmptest.Well)
 	program, err := os.Executable()
 	require.NoError(t, err)
 	v, err := QEMUVersion(t.Context(), program)

@@ -66,7 +66,7 @@ var layers = map[string][]string{
 	"lab/worlds/qemu":       {"backend", "blk", "daemon", "daemon/ctl", "device", "guest/fio", "lab/plan", "lab/worlds/measure", "qemu/attach", "qemu/qmp", "qemu/vm", "sched"},
 	"cmd/cli":               {"blk"},
 	"cmd/elevisor":          {"cmd/cli", "daemon", "daemon/ctl", "qemu/attach", "sched"},
-	"cmd/elevisor-lab":      {"backend", "backend/drive", "blk", "cmd/cli", "daemon", "device", "guest", "guest/fio", "guest/load", "lab/plan", "lab/report", "lab/tables", "lab/virtual", "lab/worlds/loopback", "lab/worlds/qemu", "lab/worlds/virtual", "sched", "sys/clock", "virtqueue"},
+	"cmd/elevisor-lab":      {"backend", "backend/drive", "blk", "cmd/cli", "daemon", "device", "guest", "guest/fio", "guest/load", "lab/plan", "lab/report", "lab/tables", "lab/virtual", "lab/worlds/loopback", "lab/worlds/qemu", "lab/worlds/virtual", "qemu/vm", "sched", "sys/clock", "virtqueue"},
 }
 
 // floors are the roots of the tree from the ground up. They keep the table honest: it may

@@ -19,7 +19,7 @@ const (
 	queueSizeMax = 1024
 )
 
-// Check implements expt.World.
+// Check implements plan.World.
 func (w *world) Check(p *plan.Plan) error {
 	for i := range p.Cells {
 		if err := w.checkCell(&p.Cells[i]); err != nil {
@@ -107,7 +107,7 @@ func fits(c *plan.Cell, bytes int64) error {
 	return nil
 }
 
-// Notes implements expt.World.
+// Notes implements plan.World.
 func (w *world) Notes(p *plan.Plan) (notes []string) {
 	add := func(when bool, format string, args ...any) {
 		if when {
@@ -117,7 +117,7 @@ func (w *world) Notes(p *plan.Plan) (notes []string) {
 	own := w.o.Attach == ""
 	add(true, "Latencies are fio's completion latencies in the guest; quantiles are taken over all requests of one run.")
 	add(true, "Each run has a server of its own: its disk is plugged into the VM before the run and unplugged after it.")
-	add(own && w.o.Accel == "tcg", "The VMs are emulated (TCG): the guest's CPU is the limit, so rates say little and counts say much; compare on a slow disk.")
+	add(own && w.accel.Name == vm.AccelTCG, "The VMs are emulated (TCG: %s): the guest's CPU is the limit, so rates say little and counts say much; compare on a slow disk.", w.accel.Reason)
 	add(own && w.version.IgnoresQueueSize() && some(p, func(c *plan.Cell) bool { return queueSize(c) != queueSizeMax }),
 		"QEMU %s ignores queue-size and gives every queue %d entries (7.2, or 11.1 and later, obey): a full queue, and what a guest's scheduler does then, is not seen.", w.version, queueSizeMax)
 	add(!own && some(p, func(c *plan.Cell) bool { return queueSize(c) != queueSizeMax }),

@@ -3,12 +3,14 @@ package qemu
 import (
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/plan"
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/elevisor/elevisor/sched"
 	"github.com/stretchr/testify/require"
@@ -17,13 +19,13 @@ import (
 func TestNew(t *testing.T) {
 	for want, o := range map[string]Options{
 		"both, its QMP socket (--attach) and its guest agent's": {Attach: "x"},
-		"has its own kernel":                                {Attach: "x", GuestAgent: "y", Kernel: "k", Initrd: "i"},
-		"want one of them":                                  {Kernel: "k", Initrd: "i", Modules: "m"},
-		"want --kernel together with":                       {Kernel: "k"},
-		"with --initrd, or with --modules":                  {Initrd: "k"},
-		`accelerator "hvf" is unknown; there are [kvm tcg]`: {Accel: "hvf"},
-		"65 CPUs: want 1 to 64":                             {CPUs: 65},
-		"64 MiB of memory: want 128 or more":                {MemoryMiB: 64},
+		"has its own kernel":               {Attach: "x", GuestAgent: "y", Kernel: "k", Initrd: "i"},
+		"want one of them":                 {Kernel: "k", Initrd: "i", Modules: "m"},
+		"want --kernel together with":      {Kernel: "k"},
+		"with --initrd, or with --modules": {Initrd: "k"},
+		`--accel: accelerator "hvf" is unknown; there are auto, kvm, tcg`: {Accel: "hvf"},
+		"65 CPUs: want 1 to 64":              {CPUs: 65},
+		"64 MiB of memory: want 128 or more": {MemoryMiB: 64},
 	} {
 		w, err := New(o)
 		require.ErrorContains(t, err, want)
@@ -80,7 +82,7 @@ func TestNotes(t *testing.T) {
 		return strings.Join(w.Notes(&plan.Plan{Cells: []plan.Cell{s.Cell}}), "\n")
 	}
 	always := notes(func() {})
-	require.Contains(t, always, "the guest's CPU is the limit")
+	require.Contains(t, always, "The VMs are emulated (TCG: forced): the guest's CPU is the limit")
 	require.Contains(t, always, "its scheduler merges next to nothing")
 	require.Contains(t, always, "Seeks and lost merges are counted in the order")
 	for _, not := range []string{"ignores queue-size", "nr_requests", "page cache", "ramp"} {
@@ -93,7 +95,64 @@ func TestNotes(t *testing.T) {
 	require.NotContains(t, notes(func() { w.version = vm.Version{Major: 11, Minor: 1} }), "ignores queue-size")
 	require.Contains(t, notes(func() { s.Workload.Jobs = []fio.Job{{Direct: false}} }), "page cache")
 	require.Contains(t, notes(func() { s.Workload.Jobs = []fio.Job{{Direct: true, Ramp: time.Second}} }), "end of its ramp")
-	require.NotContains(t, notes(func() { w.o.Accel = "kvm" }), "TCG")
+	require.NotContains(t, notes(func() { w.accel = vm.Accel{Name: vm.AccelKVM} }), "TCG")
+}
+
+// TestAccelerator wants the choice, and its reason, in the description of the machine: here
+// KVM is there, and stops the guest.
+func TestAccelerator(t *testing.T) {
+	o := playedQEMU(t, qmptest.KVMStops)
+	var said []string
+	o.Say = func(line string) { said = append(said, line) }
+	w, err := newWorld(o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	s := spec()
+	p := &plan.Plan{Disk: s.Disk, Cells: []plan.Cell{s.Cell}}
+	for range 2 {
+		require.NoError(t, w.Check(p))
+	}
+	reason := "the probe's guest failed under KVM: the guest has stopped: QEMU's run state is internal-error; QEMU said: KVM internal error. Suberror: 1"
+	require.Equal(t, []string{"KVM is not used, guests are emulated (TCG): " + reason}, said)
+	env := w.Environment()
+	require.Equal(t, []string{"tcg", reason}, []string{env["qemu_accelerator"], env["qemu_accelerator_reason"]})
+	require.Contains(t, strings.Join(w.Notes(p), "\n"), "The VMs are emulated (TCG: "+reason+")")
+
+	t.Setenv(vm.AccelVariable, "hvf")
+	_, err = New(Options{})
+	require.EqualError(t, err, `ELEVISOR_ACCEL: accelerator "hvf" is unknown; there are auto, kvm, tcg`)
+	_, err = New(Options{Accel: "tcg"})
+	require.NoError(t, err)
+}
+
+// TestForcedKVM fails where KVM stops the guest, soon, and quotes the console.
+func TestForcedKVM(t *testing.T) {
+	o := playedQEMU(t, qmptest.KVMStops)
+	o.Accel = vm.AccelKVM
+	w, err := newWorld(o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	_, err = w.Run(t.Context(), spec())
+	require.ErrorContains(t, err, "boot: the guest has stopped: QEMU's run state is internal-error")
+	require.ErrorContains(t, err, qmptest.Words)
+	require.Equal(t, "forced", w.Environment()["qemu_accelerator_reason"])
+}
+
+// playedQEMU is a world whose QEMU is this test's program, on a machine with a /dev/kvm.
+func playedQEMU(t *testing.T, how string) Options {
+	t.Helper()
+	t.Setenv(qmptest.ProgramVariable, how)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each played QEMU takes a second to end
+	t.Setenv(vm.AccelVariable, "")
+	program, err := os.Executable()
+	require.NoError(t, err)
+	file := func(name, text string) string {
+		name = filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	return Options{Program: program, Kernel: file("vmlinux", ""), Initrd: file("initrd", ""),
+		Probe: vm.Probe{CPUInfo: file("cpuinfo", "flags\t\t: fpu vmx\n"), KVM: file("kvm", "")}}
 }
 
 func TestMismatch(t *testing.T) {

@@ -110,6 +110,13 @@ func (g *fakeGuest) sh(script string) (string, int) {
 	return "sh: not understood: " + script, 127
 }
 
+// ran says whether the last script has that in it.
+func (g *fakeGuest) ran(part string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.scripts) > 0 && strings.Contains(g.scripts[len(g.scripts)-1], part)
+}
+
 // fakeMachine is a machine around such a guest; disks are plugged in name only.
 type fakeMachine struct {
 	guest     *fakeGuest

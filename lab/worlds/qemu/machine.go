@@ -48,7 +48,7 @@ func (w *world) boot(ctx context.Context) (machine, error) {
 		return nil, fmt.Errorf("directory of a machine: %w", err)
 	}
 	m, err := vm.Boot(ctx, vm.Config{
-		Program: w.o.Program, Guest: w.guest, Accel: w.o.Accel, CPUs: w.cpus, MemoryMiB: cmp.Or(w.o.MemoryMiB, defaultMemory), Dir: dir,
+		Program: w.o.Program, Guest: w.guest, Accel: w.accel.Name, CPUs: w.cpus, MemoryMiB: cmp.Or(w.o.MemoryMiB, defaultMemory), Dir: dir,
 	})
 	if err != nil {
 		return nil, err // the directory stays, with the console in it, whose name the error tells
@@ -59,7 +59,7 @@ func (w *world) boot(ctx context.Context) (machine, error) {
 func (b *booted) Sh(ctx context.Context, script string) (string, error) {
 	printed, status, err := b.Ask(ctx, script)
 	if err != nil {
-		return "", fmt.Errorf("%w%s", err, b.Diagnosis())
+		return "", err
 	}
 	return printed, failed(script, printed, status)
 }
@@ -92,7 +92,12 @@ func (b *booted) Plug(ctx context.Context, socket string, queues, queueSize int)
 	return ourDisk, err
 }
 
-func (b *booted) Unplug(ctx context.Context) error { return attach.Detach(ctx, diskID, b.options()) }
+func (b *booted) Unplug(ctx context.Context) error {
+	if err := attach.Detach(ctx, diskID, b.options()); err != nil {
+		return fmt.Errorf("%w%s", err, b.Diagnosis())
+	}
+	return nil
+}
 
 func (b *booted) Ours() bool { return true }
 
@@ -104,10 +109,10 @@ func (b *booted) Close(ctx context.Context) error {
 	return err // with the console's name
 }
 
-// pause waits for d; an error is ctx's end.
+// pause waits for d; an error is why ctx has ended.
 func pause(ctx context.Context, d time.Duration) error {
 	t, stop := context.WithTimeout(ctx, d)
 	defer stop()
 	<-t.Done()
-	return ctx.Err()
+	return context.Cause(ctx)
 }

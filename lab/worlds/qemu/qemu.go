@@ -1,10 +1,13 @@
 // Package qemu is the world of real virtual machines: fio runs in a guest under QEMU, on
-// disks that this process serves, and what the guest's block layer and the host's
-// scheduler merged is read where they count it.
+// disks that this process serves. What the guest's block layer and the host's scheduler
+// merged is taken from their own counters.
 //
-// Each run has a server of its own, so that all begin alike, and plugs its disk into a
-// machine that stays up between runs: a boot takes seconds under emulation, a plug less
-// than one. The machines are ours, or one that runs already ([Options.Attach]).
+// Each run has a server of its own, so that all begin in the same state, and plugs its disk
+// into a machine that stays up between runs: a boot takes seconds under emulation, a plug
+// less than one. The machines are ours, or one that runs already ([Options.Attach]).
+//
+// A guest that stops ends its run with an error within seconds ([qmp.Monitor.Watch]), and
+// the other guests' part of the run with it.
 package qemu
 
 import (
@@ -14,7 +17,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -34,14 +36,14 @@ const (
 	quitTime = 10 * time.Second
 )
 
-// Options say what machines there are. The zero value boots QEMU's and the guest that
-// package vm builds.
+// Options say what machines there are. The zero value boots the guest that package vm
+// builds, in QEMU as it is installed.
 type Options struct {
 	Program   string // QEMU's; qemu-system-x86_64
-	Kernel    string // a kernel with Initrd to boot, or with Modules to make the guest of
-	Initrd    string // must speak the language of vm's agent
+	Kernel    string // a kernel to boot with Initrd, or to make the guest of with Modules
+	Initrd    string // its agent speaks vm's protocol
 	Modules   string // directory of Kernel's modules
-	Accel     string // kvm, tcg; default: kvm where it can be used
+	Accel     string // one of vm.Accels; empty: what vm.AccelVariable says, or auto
 	MemoryMiB int    // of each machine; 512
 	CPUs      int    // of each machine; default: as many as the disk has queues, at least 2
 
@@ -50,18 +52,22 @@ type Options struct {
 
 	CacheDir string // where the guest is kept
 	Log      *zap.Logger
+	// Say is told why the accelerator is not KVM, when that is found out; may be nil.
+	Say   func(line string)
+	Probe vm.Probe // of KVM
 
 	// Slow makes every disk as slow as that; counts are then reproducible on a busy machine.
 	Slow backend.RateOptions
 }
 
-// world is the [expt.World].
+// world is the [plan.World].
 type world struct {
 	o       Options
 	log     *zap.Logger
 	dir     string // of all sockets; made with the first machine or server
 	guest   vm.Guest
 	version vm.Version // QEMU's, of our own machines
+	accel   vm.Accel   // of our own machines; AccelAuto before there is a guest
 	cpus    int        // of our own machines
 	serial  int        // of runs
 	vms     []machine
@@ -90,24 +96,26 @@ func newWorld(o Options) (*world, error) {
 		return nil, errors.New("--initrd is a whole guest, and --modules are to make one of: want one of them")
 	case o.Kernel != "" && o.Initrd == "" && o.Modules == "", o.Kernel == "" && (o.Initrd != "" || o.Modules != ""):
 		return nil, errors.New("want --kernel together with --initrd, or with --modules")
-	case o.Accel != "" && !slices.Contains(vm.Accels, o.Accel):
-		return nil, fmt.Errorf("accelerator %q is unknown; there are %v", o.Accel, vm.Accels)
 	case o.CPUs < 0 || o.CPUs > maxCPUs:
 		return nil, fmt.Errorf("%d CPUs: want 1 to %d", o.CPUs, maxCPUs)
 	case o.MemoryMiB != 0 && o.MemoryMiB < minMemory:
 		return nil, fmt.Errorf("%d MiB of memory: want %d or more", o.MemoryMiB, minMemory)
 	}
 	o.Program = cmp.Or(o.Program, vm.DefaultProgram)
-	o.Accel = cmp.Or(o.Accel, vm.DefaultAccel())
 	w := &world{o: o, log: cmp.Or(o.Log, zap.NewNop()), cpus: cmp.Or(o.CPUs, 2), env: map[string]string{}, sizes: map[string]image{}}
-	w.open = w.boot
 	if o.Attach != "" {
 		w.open = w.join
+		return w, nil
 	}
-	return w, nil
+	w.open = w.boot
+	var err error
+	if w.accel, err = vm.ParseAccel(o.Accel); err != nil && o.Accel != "" {
+		err = fmt.Errorf("--accel: %w", err)
+	}
+	return w, err
 }
 
-// Environment implements expt.World.
+// Environment implements plan.World.
 func (w *world) Environment() map[string]string {
 	env := maps.Clone(w.env)
 	maps.Copy(env, plan.Environment())
@@ -116,13 +124,13 @@ func (w *world) Environment() map[string]string {
 		return env
 	}
 	env["qemu"] = w.version.String()
-	env["qemu_accelerator"] = w.o.Accel
+	env["qemu_accelerator"], env["qemu_accelerator_reason"] = w.accel.Name, w.accel.Reason
 	env["guest_cpus"] = strconv.Itoa(w.cpus)
 	env["guest_memory_mib"] = strconv.Itoa(cmp.Or(w.o.MemoryMiB, defaultMemory))
 	return env
 }
 
-// Close implements expt.World.
+// Close implements plan.World.
 func (w *world) Close() error {
 	ctx, stop := context.WithTimeout(context.Background(), quitTime)
 	defer stop()
@@ -166,7 +174,7 @@ func (w *world) machines(ctx context.Context, n, queues int) error {
 			return err
 		}
 	}
-	err := each(len(fresh), func(i int) (err error) {
+	err := each(ctx, len(fresh), func(ctx context.Context, i int) (err error) {
 		fresh[i], err = w.open(ctx)
 		return err
 	})
@@ -178,7 +186,7 @@ func (w *world) machines(ctx context.Context, n, queues int) error {
 	return err
 }
 
-// makeGuest has the guest's files ready, and knows QEMU.
+// makeGuest has the guest's files ready, and finds out QEMU's version and the accelerator.
 func (w *world) makeGuest(ctx context.Context) (err error) {
 	if w.guest != (vm.Guest{}) {
 		return nil
@@ -198,6 +206,13 @@ func (w *world) makeGuest(ctx context.Context) (err error) {
 	if w.version, err = vm.QEMUVersion(ctx, w.o.Program); err != nil {
 		return err
 	}
+	if w.accel.Name == vm.AccelAuto {
+		c := vm.Config{Program: w.o.Program, Guest: guest, Accel: vm.AccelAuto, Probe: w.o.Probe, Log: w.o.Say}
+		if w.accel, err = vm.ChooseAccel(ctx, c); err != nil {
+			w.accel = vm.Accel{Name: vm.AccelAuto}
+			return err
+		}
+	}
 	w.guest = guest
 	return nil
 }
@@ -214,18 +229,20 @@ func (w *world) scratch() (string, error) {
 	return w.dir, nil
 }
 
-// each does n things at once and joins their errors.
-func each(n int, do func(i int) error) error {
-	errs := make([]error, n)
-	done := make(chan struct{})
+// each does n things at once and returns when all have ended, with the first error. That
+// ends the context of the others: they would wait for a result that is of no use.
+func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) (first error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error)
 	for i := range n {
-		go func() {
-			errs[i] = do(i)
-			done <- struct{}{}
-		}()
+		go func() { ended <- do(ctx, i) }()
 	}
 	for range n {
-		<-done
+		if err := <-ended; err != nil && first == nil {
+			first = err
+			stop()
+		}
 	}
-	return errors.Join(errs...)
+	return first
 }

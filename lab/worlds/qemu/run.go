@@ -13,7 +13,7 @@ import (
 	"github.com/elevisor/elevisor/lab/worlds/measure"
 )
 
-// Run implements expt.World.
+// Run implements plan.World.
 func (w *world) Run(ctx context.Context, s plan.Spec) (o *plan.Outcome, err error) {
 	if err := w.checkCell(&s.Cell); err != nil {
 		return nil, err
@@ -72,12 +72,12 @@ func (r *run) do(ctx context.Context, vms []machine) (*plan.Outcome, error) {
 	}
 	step, stop := context.WithTimeout(ctx, stepTime)
 	defer stop()
-	err = each(len(vms), func(i int) error {
+	err = each(step, len(vms), func(ctx context.Context, i int) error {
 		l := r.loads[i]
-		if err := l.tidy(step); err != nil {
+		if err := l.tidy(ctx); err != nil {
 			return err
 		}
-		return l.Unplug(step)
+		return l.Unplug(ctx)
 	})
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (r *run) say(format string, args ...any) {
 func (r *run) prepare(ctx context.Context, vms []machine) error {
 	ctx, stop := context.WithTimeout(ctx, stepTime)
 	defer stop()
-	return each(len(vms), func(i int) error {
+	return each(ctx, len(vms), func(ctx context.Context, i int) error {
 		l := &load{machine: vms[i]}
 		r.loads[i] = l
 		var err error
@@ -126,7 +126,7 @@ func (r *run) measure(ctx context.Context) (*plan.Outcome, error) {
 	if err := r.trace(); err != nil {
 		return nil, err
 	}
-	err := each(len(r.loads), func(i int) error { return r.loads[i].begin(ctx, ramp) })
+	err := each(ctx, len(r.loads), func(ctx context.Context, i int) error { return r.loads[i].begin(ctx, ramp) })
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (r *run) measure(ctx context.Context) (*plan.Outcome, error) {
 		}
 	}
 	got := make([]measured, len(r.loads))
-	err = each(len(got), func(i int) (err error) {
+	err = each(ctx, len(got), func(ctx context.Context, i int) (err error) {
 		m := &got[i]
 		m.before, m.after, m.out, err = r.loads[i].end(ctx)
 		if err == nil {
@@ -228,15 +228,15 @@ func (m *measured) merging(cached bool) plan.Merging {
 	return plan.Merging{Known: true, Submitted: m.fio.submitted(), Merged: m.after.Merges - m.before.Merges, Issued: issued}
 }
 
-// abandon lets a machine go on that is not ours; it has ctx's time no more.
+// abandon leaves a machine that is not ours as it was, in time of its own: the run's is over.
 func (r *run) abandon() error {
 	ctx, stop := context.WithTimeout(context.Background(), stepTime)
 	defer stop()
-	return each(len(r.loads), func(i int) error {
-		l := r.loads[i]
-		if l == nil || l.Ours() || l.disk == "" {
-			return nil
+	var errs []error
+	for _, l := range r.loads {
+		if l != nil && !l.Ours() && l.disk != "" {
+			errs = append(errs, l.tidy(ctx), l.Unplug(ctx))
 		}
-		return errors.Join(l.tidy(ctx), l.Unplug(ctx))
-	})
+	}
+	return errors.Join(errs...)
 }

@@ -20,7 +20,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if how := os.Getenv(qmptest.ProgramVariable); how != "" {
+		os.Exit(qmptest.Program(how))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a world of machines that are played.
 type rig struct {
@@ -206,6 +211,28 @@ func TestRunEndsEarly(t *testing.T) {
 	require.Equal(t, 1, r.machines[0].closed)
 }
 
+// Case: of two guests one failed, and its error was told when the other had ended: never.
+func TestRunEndsWithFirstError(t *testing.T) {
+	r := newRig(t, Options{})
+	ends := make(chan struct{})
+	defer close(ends)
+	r.next = func() *fakeMachine {
+		g := newFakeGuest(t)
+		if len(r.machines) == 0 {
+			g.status = "1"
+		} else {
+			g.blocks = ends
+		}
+		return &fakeMachine{guest: g}
+	}
+	s := spec()
+	s.VMs = 2
+	_, err := r.Run(t.Context(), s)
+	require.ErrorContains(t, err, "fio in the guest: status 1: fio: what went wrong")
+	require.NotContains(t, err.Error(), "canceled")
+	require.Equal(t, 2, r.machines[0].closed+r.machines[1].closed)
+}
+
 // TestWarnings wants a reader of one run to be told.
 func TestWarnings(t *testing.T) {
 	r := newRig(t, Options{})
@@ -260,6 +287,18 @@ func TestRunningVM(t *testing.T) {
 	require.ErrorContains(t, err, "fio in the guest: status 1")
 	require.NotContains(t, v.State(), diskID, "also after an error")
 	require.Contains(t, strings.Join(v.Log(), "\n"), "device_add")
+
+	g.status, g.blocks = "0", make(chan struct{})
+	go func() {
+		for !g.ran("cat status") {
+			time.Sleep(time.Millisecond)
+		}
+		v.Stop("internal-error")
+	}()
+	_, err = w.Run(t.Context(), s)
+	require.ErrorContains(t, err, "the guest has stopped: QEMU's run state is internal-error", "an agent that does not answer is not waited for")
+	close(g.blocks)
+	v.Resume()
 
 	p.Cells[0].VMs = 2
 	require.ErrorContains(t, w.Check(p), "want --vms 1")

@@ -36,7 +36,20 @@ type execStatus struct {
 	Err      []byte `json:"err-data"`
 }
 
+// Sh has QEMU watched while it waits: the agent of a guest that has stopped only keeps silent.
 func (r *running) Sh(ctx context.Context, script string) (string, error) {
+	m, err := qmp.Dial(ctx, r.monitor, agentTime)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = m.Disconnect() }()
+	ctx, stop := m.Watch(ctx, qmp.WatchOptions{})
+	defer stop()
+	return r.execute(ctx, script)
+}
+
+// execute runs a script by the guest agent.
+func (r *running) execute(ctx context.Context, script string) (string, error) {
 	a, err := qmp.DialAgent(ctx, r.agent, agentTime)
 	if err != nil {
 		return "", err
@@ -81,11 +94,6 @@ func (r *running) Close(context.Context) error { return nil }
 
 // check says whether the machine is there, and its guest has what a run needs.
 func (r *running) check(ctx context.Context) error {
-	m, err := qmp.Dial(ctx, r.monitor, agentTime)
-	if err != nil {
-		return err
-	}
-	_ = m.Disconnect()
 	printed, err := r.Sh(ctx, "for p in fio base64 gzip mktemp; do command -v $p > /dev/null || echo $p; done")
 	if err != nil {
 		return err

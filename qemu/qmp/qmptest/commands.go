@@ -38,11 +38,9 @@ func (v *VM) do(command string, a *arguments) (result any, events []string, err 
 	switch command {
 	case "qmp_capabilities":
 	case "query-status":
-		status := "running"
-		if v.Paused {
-			status = "paused"
-		}
-		result = map[string]any{"running": !v.Paused, "status": status, "singlestep": false}
+		result = map[string]any{"running": v.Status == "running", "status": v.Status, "singlestep": false}
+	case "stop", "cont", "system_reset", "quit":
+		events = v.power(command)
 	case "query-cpus-fast":
 		result = make([]struct{}, 2)
 	case "query-memdev":
@@ -72,6 +70,21 @@ func (v *VM) do(command string, a *arguments) (result any, events []string, err 
 		err = refusal{"CommandNotFound", "The command " + command + " has not been found"}
 	}
 	return result, events, err
+}
+
+// power carries out the commands that stop, continue, reset and end the machine.
+func (v *VM) power(command string) []string {
+	switch command {
+	case "stop":
+		v.Status = "paused"
+		return []string{event("STOP", "{}")}
+	case "cont":
+		v.Status = "running"
+		return []string{event("RESUME", "{}")}
+	case "system_reset":
+		return []string{event("RESET", `{"guest": false, "reason": "host-qmp-system-reset"}`)}
+	}
+	return []string{event("SHUTDOWN", `{"guest": false, "reason": "host-qmp-quit"}`)}
 }
 
 func (v *VM) memory() (all []any) {

@@ -1,6 +1,7 @@
-// Package qmptest plays the VM for tests of what attaches disks: QEMU's monitor and the
-// guest agent, on real sockets. A [VM] does as QEMU does with devices and chardevs, in
-// QEMU's words; what goes wrong is asked for.
+// Package qmptest has fakes of QEMU for tests: its monitor ([VM]), the guest agent
+// ([Agent]), both on real sockets, and the whole program with a guest ([Program]). A VM
+// treats devices and chardevs as QEMU does, and answers in QEMU's words; each test says
+// what goes wrong.
 package qmptest
 
 import (
@@ -28,7 +29,7 @@ const (
 type VM struct {
 	Major, Minor int
 	Machine      string            // pc-i440fx-7.2-machine
-	Paused       bool              // the guest stands still
+	Status       string            // the run state, of query-status
 	Memory       map[string]string // memory objects by id: "shared", "private", or a type of QEMU's, shared
 	Ports        []string          // pcie-root-ports
 	Devices      map[string]string // by id: the type; at first, those that are there
@@ -43,42 +44,42 @@ type VM struct {
 	Quiet        bool              // no event tells of a device's end
 	Busy         int               // that many times a chardev is not removed at once
 	Faults       map[string]Fault  // by command
+	StopsAt      map[string]string // by command: after it, the guest stops in this run state
+	OnQuit       func()            // called after the reply to quit
+	OnReset      func()            // called after the reply to system_reset
 
-	mu       sync.Mutex
-	behind   map[string]string // the chardev of a device
-	bus      map[string]string // the bus of a device
-	asked    map[string]int    // how often a device's start was asked for
-	log      []string
-	listener net.Listener
-	conns    []net.Conn
-	served   sync.WaitGroup
+	mu        sync.Mutex
+	behind    map[string]string // the chardev of a device
+	bus       map[string]string // the bus of a device
+	asked     map[string]int    // how often a device's start was asked for
+	log       []string
+	listeners []net.Listener
+	conns     []net.Conn
+	served    sync.WaitGroup
 }
 
 // New is a running i440fx machine of QEMU 7.2 with shared memory.
 func New() *VM {
 	return &VM{
 		Major: 7, Minor: 2, Machine: "pc-i440fx-7.2-machine", Memory: map[string]string{"mem": "shared"},
-		Devices: map[string]string{}, Chardevs: map[string]string{}, Faults: map[string]Fault{},
+		Status: "running", Devices: map[string]string{}, Chardevs: map[string]string{}, Faults: map[string]Fault{}, StopsAt: map[string]string{},
 		behind: map[string]string{}, bus: map[string]string{}, asked: map[string]int{},
 	}
 }
 
-// Listen serves the monitor at path until Close.
+// Listen serves a monitor at path until Close; a VM may have several.
 func (v *VM) Listen(path string) error {
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return err
 	}
-	v.listener = l
+	v.listeners = append(v.listeners, l)
 	v.served.Go(func() {
 		for { // one client at a time, as QEMU
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			v.mu.Lock()
-			v.conns = append(v.conns, c)
-			v.mu.Unlock()
 			v.serve(c)
 		}
 	})
@@ -87,13 +88,56 @@ func (v *VM) Listen(path string) error {
 
 // Close ends the machine.
 func (v *VM) Close() {
-	v.listener.Close()
+	for _, l := range v.listeners {
+		l.Close()
+	}
 	v.mu.Lock()
 	for _, c := range v.conns {
 		c.Close()
 	}
 	v.mu.Unlock()
 	v.served.Wait()
+}
+
+// Stop stops the guest in a run state: internal-error, paused, …
+func (v *VM) Stop(status string) { v.enter(status, "STOP") }
+
+// Resume lets the guest run again.
+func (v *VM) Resume() { v.enter("running", "RESUME") }
+
+func (v *VM) enter(status, event string) {
+	v.mu.Lock()
+	v.Status = status
+	v.mu.Unlock()
+	v.Tell(event, "{}")
+}
+
+// Tell sends an event to all clients; data is JSON.
+func (v *VM) Tell(name, data string) { v.tellOthers(nil, []string{event(name, data)}) }
+
+// tellOthers sends events to all clients but one.
+func (v *VM) tellOthers(but net.Conn, events []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, c := range v.conns {
+		if c != but && len(events) > 0 {
+			_ = send(c, events...) // it may have gone
+		}
+	}
+}
+
+// send writes lines, all at once.
+func send(c net.Conn, lines ...string) error {
+	_, err := c.Write([]byte(strings.Join(lines, "\r\n") + "\r\n"))
+	return err
+}
+
+// greet makes c a client: it hears of events after the greeting.
+func (v *VM) greet(c net.Conn) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.conns = append(v.conns, c)
+	_ = send(c, fmt.Sprintf(`{"QMP": {"version": {"qemu": {"micro": 1, "minor": %d, "major": %d}, "package": ""}, "capabilities": ["oob"]}}`, v.Minor, v.Major))
 }
 
 // Log is what was executed since the last call: "COMMAND ARGUMENTS", a command that
@@ -121,7 +165,7 @@ type request struct {
 
 func (v *VM) serve(c net.Conn) {
 	defer c.Close()
-	fmt.Fprintf(c, `{"QMP": {"version": {"qemu": {"micro": 1, "minor": %d, "major": %d}, "package": ""}, "capabilities": ["oob"]}}`+"\r\n", v.Minor, v.Major)
+	v.greet(c)
 	stuck := false
 	for in := bufio.NewScanner(c); in.Scan(); {
 		var r request
@@ -139,8 +183,15 @@ func (v *VM) serve(c net.Conn) {
 			continue
 		}
 		out := slices.Concat(v.chatter(), []string{reply}, events, v.chatter())
-		if _, err := c.Write([]byte(strings.Join(out, "\r\n") + "\r\n")); err != nil {
+		if err := send(c, out...); err != nil {
 			return
+		}
+		v.tellOthers(c, events)
+		switch {
+		case r.Execute == "quit" && v.OnQuit != nil:
+			v.OnQuit()
+		case r.Execute == "system_reset" && v.OnReset != nil:
+			v.OnReset()
 		}
 	}
 }
@@ -173,6 +224,10 @@ func (v *VM) execute(r request) (reply string, events []string, fault Fault) {
 	err := refusal{"GenericError", "it is refused"}
 	if fault != Refuse {
 		result, events, err = v.do(r.Execute, &a)
+	}
+	if status := v.StopsAt[r.Execute]; status != "" {
+		v.Status = status
+		events = append(events, event("STOP", "{}"))
 	}
 	body, name := result, "return"
 	if err.Class != "" {
