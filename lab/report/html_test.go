@@ -1,7 +1,7 @@
 package report
 
 import (
-	"encoding/json"
+	"bytes"
 	"encoding/xml"
 	"fmt"
 	"io"
@@ -74,6 +74,7 @@ func wellFormed(t *testing.T, page string) {
 }
 
 func TestHTML(t *testing.T) {
+	t.Parallel()
 	r := reporttest.Results(reporttest.Full())
 	page := render(t, r)
 	require.NotContains(t, page, "://")
@@ -92,6 +93,7 @@ func TestHTML(t *testing.T) {
 
 // TestHostileNames has every string from outside be markup, quotes and controls.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	evil := "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\x00\x1b[2J\r\u202e\u0301" + strings.Repeat("x", 300)
 	s := reporttest.Full()
 	s.Guests, s.Hosts = []string{evil, evil + "2", "none"}, []string{evil, "none"}
@@ -127,6 +129,7 @@ func TestHostileNames(t *testing.T) {
 
 // TestGaps takes parts of results away or makes them absurd: what is left is shown.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	small := func() *plan.Results {
 		s := reporttest.Full()
 		s.Repeats, s.Trace, s.Guests, s.Hosts = 3, 5, s.Guests[:2], s.Hosts[:2]
@@ -185,6 +188,7 @@ func TestGaps(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := small()
 			change(r)
 			page := render(t, r)
@@ -204,6 +208,7 @@ func TestGaps(t *testing.T) {
 
 // TestLargeMatrix has more of everything than a picture has colours and patterns for.
 func TestLargeMatrix(t *testing.T) {
+	t.Parallel()
 	s := reporttest.Full()
 	s.Guests, s.Hosts, s.Repeats, s.Trace = nil, nil, 2, 4
 	for i := range 9 {
@@ -222,6 +227,7 @@ func TestLargeMatrix(t *testing.T) {
 
 // TestKnobs has two choices of one scheduler stay apart.
 func TestKnobs(t *testing.T) {
+	t.Parallel()
 	s := reporttest.Full()
 	s.Guests, s.Hosts, s.Workloads, s.Repeats, s.Trace = []string{"none"}, []string{"none", "deadline", "bfq"}, s.Workloads[:1], 3, 0
 	r := reporttest.Results(s)
@@ -231,9 +237,9 @@ func TestKnobs(t *testing.T) {
 	require.Contains(t, b.String(), "none        deadline#2 ")
 	require.Contains(t, b.String(), "deadline#2: deadline fifo_batch=1")
 	require.Contains(t, render(t, r), "deadline#2: deadline fifo_batch=1")
-	other, err := json.Marshal(r)
-	require.NoError(t, err)
-	again, err := decode(other)
+	var other bytes.Buffer
+	require.NoError(t, JSON(&other, r))
+	again, err := decode(other.Bytes())
 	require.NoError(t, err)
 	again.Plan.Cells[2].Host.Knobs[0].Value = "2"
 	d, err := Compare(r, again)
@@ -243,6 +249,7 @@ func TestKnobs(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	results := func(iops ...float64) *plan.Results {
 		r := &plan.Results{Plan: plan.Plan{Cells: []plan.Cell{{}}}}
 		for _, x := range iops {
@@ -273,7 +280,7 @@ func TestCompare(t *testing.T) {
 	require.Contains(t, first(results(100, 100.1, 100.2), results(100.1, 100, 100.3)).Verdict, "equivalent within 2 %")
 	require.Contains(t, first(results(100, 120, 140), results(110, 130, 150)).Verdict, "no difference shown")
 	require.Contains(t, first(results(1, 2), results(1, 2, 3)).Verdict, "too few runs (2 and 3)")
-	require.Contains(t, first(results(5, 5, 5), results(6, 6, 6)).Verdict, "neither varies")
-	require.Contains(t, first(results(5, 0, 5), results(6, 6, 7)).Verdict, "without a figure")
-	require.Contains(t, first(results(), results(6, 6, 7)).Verdict, "without a figure")
+	require.Contains(t, first(results(5, 5, 5), results(6, 6, 6)).Verdict, "the runs of neither vary")
+	require.Contains(t, first(results(5, 0, 5), results(6, 6, 7)).Verdict, "a run has no figure")
+	require.Contains(t, first(results(), results(6, 6, 7)).Verdict, "a run has no figure")
 }

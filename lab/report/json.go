@@ -1,57 +1,69 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"os"
-	"slices"
 
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// Format is the version of results.json that is written, and the only one that is read.
-const Format = 1
-
-// infinite stands in results.json for a t that is infinite, which JSON has no number
-// for: pairs that do not vary and yet differ have one.
-const infinite = math.MaxFloat64
-
-// JSON writes results.json: the encoding of expt.Results, a run a line.
+// JSON writes results.json, one run a line. Quantiles, traces and fio's output are not in
+// it: runs.jsonl has them.
 func JSON(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
 	top := *r
-	top.Format, top.Runs, top.Summary = Format, nil, finiteT(r.Summary)
-	var fields map[string]json.RawMessage
-	b, err := json.Marshal(&top)
-	if err == nil {
-		err = json.Unmarshal(b, &fields)
-	}
+	top.Runs = nil
+	b, err := plan.Marshal(&struct {
+		plan.Schema
+		*plan.Results
+	}{plan.Schema{Name: plan.ResultsSchema, Version: plan.SchemaVersion}, &top})
 	if err != nil {
 		return fmt.Errorf("encode results: %w", err)
 	}
-	if _, err := io.WriteString(w, "{"); err != nil {
+	var out bytes.Buffer
+	if err := oneALine(&out, b); err != nil {
 		return err
 	}
-	for _, name := range []string{"format", "version", "command", "environment", "notes", "plan", "summary"} {
-		if v, ok := fields[name]; ok {
-			if _, err := fmt.Fprintf(w, "\n%q: %s,", name, v); err != nil {
-				return err
-			}
-		}
+	if err := jsonRuns(&out, r.Runs); err != nil {
+		return err
 	}
-	return jsonRuns(w, r.Runs)
+	_, err = out.WriteTo(w)
+	return err
 }
 
-func jsonRuns(w io.Writer, runs []plan.Run) error {
-	if _, err := io.WriteString(w, "\n\"runs\": ["); err != nil {
+// oneALine writes an object without its last brace and without its runs, one field a line.
+func oneALine(out *bytes.Buffer, object []byte) error {
+	in := json.NewDecoder(bytes.NewReader(object))
+	if _, err := in.Token(); err != nil { // the brace
 		return err
 	}
-	for i := range runs {
-		b, err := json.Marshal(&runs[i])
+	out.WriteByte('{')
+	for in.More() {
+		name, err := in.Token()
+		var value json.RawMessage
+		if err == nil {
+			err = in.Decode(&value)
+		}
+		if err != nil {
+			return err
+		}
+		if name != "runs" {
+			fmt.Fprintf(out, "\n%q: %s,", name, value)
+		}
+	}
+	return nil
+}
+
+func jsonRuns(out *bytes.Buffer, runs []plan.Run) error {
+	out.WriteString("\n\"runs\": [")
+	for i, r := range runs {
+		r.Outcome = r.Outcome.Figures()
+		b, err := plan.Marshal(&r)
 		if err != nil {
 			return fmt.Errorf("encode run %d: %w", i+1, err)
 		}
@@ -59,31 +71,14 @@ func jsonRuns(w io.Writer, runs []plan.Run) error {
 		if i == len(runs)-1 {
 			comma = ""
 		}
-		if _, err := fmt.Fprintf(w, "\n%s%s", b, comma); err != nil {
-			return err
-		}
+		fmt.Fprintf(out, "\n%s%s", b, comma)
 	}
-	_, err := io.WriteString(w, "\n]\n}\n")
-	return err
+	out.WriteString("\n]\n}\n")
+	return nil
 }
 
-// finiteT is s with numbers in the place of infinite t; s itself stays as it is.
-func finiteT(s *plan.Summary) *plan.Summary {
-	if s == nil {
-		return nil
-	}
-	c := *s
-	c.Comparisons = slices.Clone(s.Comparisons)
-	for i := range c.Comparisons {
-		if t := &c.Comparisons[i].T; math.IsInf(*t, 0) {
-			*t = math.Copysign(infinite, *t)
-		}
-	}
-	return &c
-}
-
-// Load reads a results.json. It refuses other formats, and results that refer to cells
-// they do not have.
+// Load reads a results.json. It refuses other schemas and versions, and results that refer
+// to cells they do not have.
 func Load(path string) (*plan.Results, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -97,33 +92,17 @@ func Load(path string) (*plan.Results, error) {
 }
 
 func decode(b []byte) (*plan.Results, error) {
-	var version struct {
-		Format *int `json:"format"`
-	}
-	if err := json.Unmarshal(b, &version); err != nil {
-		return nil, fmt.Errorf("not a results.json: %w", err)
-	}
-	if version.Format == nil {
-		return nil, fmt.Errorf("not a results.json: no format is given")
-	}
-	if *version.Format != Format {
-		return nil, fmt.Errorf("results are in format %d; this program reads format %d only", *version.Format, Format)
+	if err := plan.CheckSchema(b, plan.ResultsSchema); err != nil {
+		return nil, err
 	}
 	r := new(plan.Results)
 	if err := json.Unmarshal(b, r); err != nil {
-		return nil, fmt.Errorf("not a results.json: %w", err)
-	}
-	if r.Summary != nil {
-		for i := range r.Summary.Comparisons {
-			if t := &r.Summary.Comparisons[i].T; math.Abs(*t) == infinite {
-				*t = math.Inf(int(math.Copysign(1, *t)))
-			}
-		}
+		return nil, fmt.Errorf("not %s: %w", plan.ResultsSchema, err)
 	}
 	return r, check(r)
 }
 
-// check refuses results whose parts do not fit each other.
+// check refuses results that refer to cells they do not have.
 func check(r *plan.Results) error {
 	if r == nil {
 		return fmt.Errorf("no results")
@@ -131,7 +110,7 @@ func check(r *plan.Results) error {
 	cells := len(r.Plan.Cells)
 	inside := func(what string, i, cell int) error {
 		if cell < 0 || cell >= cells {
-			return fmt.Errorf("%s %d is of cell %d, and there are cells 0 to %d", what, i, cell, cells-1)
+			return fmt.Errorf("%s %d is of cell %d; there are cells 0 to %d", what, i, cell, cells-1)
 		}
 		return nil
 	}
