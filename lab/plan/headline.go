@@ -69,7 +69,7 @@ func (t *tally) String() string {
 func (s *summing) tallies(of []int) (all []*tally) {
 	for _, i := range of {
 		c := &s.plan.Cells[s.Comparisons[i].Cell]
-		who := "both changed"
+		who := "guest and host together"
 		switch {
 		case based(c.Host, s.plan.BaseHost, c.MaxSectorsKB):
 			who = "guest " + c.Guest.String()
