@@ -76,7 +76,7 @@ func TestSummarize(t *testing.T) {
 
 	assert.Equal(t, "IOPS against guest none / host none, at p < 0.05 after correction for multiple comparisons (2): no difference shown with host cfq, host bfq.", s.Headline)
 	assert.Equal(t, []string{
-		"The ratio to the baseline drifted over the blocks in 1 of 4 comparisons (by chance, in 1 of 20); if it is not chance, the confidence intervals are too narrow: a: none / cfq (iops).",
+		"The ratio to the baseline drifted over the blocks in 1 of 4 comparisons (by chance, in 1 of 20); if it is not chance, the confidence intervals are unreliable: a: none / cfq (iops).",
 		"In 2 of 4 comparisons both cells gave identical figures in every block: they behaved the same on these workloads, and more repeats will not change that.",
 		"In 1 of 4 comparisons all pairs gave the same ratio: the runs repeat one another and count as a single pair: a: none / cfq (clat_p99_us).",
 	}, s.Warnings)

@@ -15,8 +15,8 @@ const namedMost = 4
 func (s *summing) warn() {
 	s.warnFew()
 	s.warnNoBase()
-	s.warnSeries("drifted over the blocks", "the confidence intervals are too narrow", func(d []float64) bool { return stats.Drift(d).Warn })
-	s.warnSeries("is correlated from block to block", "the blocks are not independent and the confidence intervals are too narrow", func(d []float64) bool { return stats.Lag1(d).Warn })
+	s.warnSeries("drifted over the blocks", "the confidence intervals are unreliable", func(d []float64) bool { return stats.Drift(d).Warn })
+	s.warnSeries("is correlated from block to block", "the blocks are not independent and the confidence intervals are unreliable", func(d []float64) bool { return stats.Lag1(d).Warn })
 	s.warnRepeated()
 	s.warnRuns()
 }

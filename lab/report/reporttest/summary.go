@@ -10,6 +10,6 @@ func summary(r *plan.Results) *plan.Summary {
 		panic(err)
 	}
 	s.Headline = "On the made-up disk, host timeslice is fastest: 70 % more IOPS than no scheduler at all [69, 71]; a guest scheduler adds 18 % to that."
-	s.Warnings = []string{"randrw-70, none / cfq: the ratio drifted by 0.3 % a block (p = 0.03); the confidence intervals may be too narrow."}
+	s.Warnings = []string{"randrw-70, none / cfq: the ratio drifted by 0.3 % a block (p = 0.03); the confidence intervals may be unreliable."}
 	return s
 }
