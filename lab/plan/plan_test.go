@@ -12,7 +12,7 @@ import (
 	"github.com/elevisor/elevisor/guest/fio"
 )
 
-// names are schedulers as they are written.
+// names parses schedulers.
 func names(texts ...string) (all []Scheduler) {
 	for _, t := range texts {
 		s, err := ParseScheduler(t)
@@ -115,7 +115,7 @@ func TestNewPlan_base(t *testing.T) {
 	assert.Equal(t, 3, p.Groups()[0].Base)
 }
 
-// A cell whose scheduler has the load's knob by its own wish is not the baseline without it.
+// A cell whose scheduler was given max_sectors_kb itself is not the baseline without it.
 func TestGroups_baselineAndItsLimitedTwin(t *testing.T) {
 	m := matrix()
 	m.Guests, m.Hosts = names("none:max_sectors_kb=32", "none"), names("none:max_sectors_kb=32", "none", "cfq")
@@ -166,8 +166,8 @@ func TestNewPlan_refuses(t *testing.T) {
 	}
 }
 
-// Every block holds each cell of a group once, one after the other and with one seed,
-// which no other block has; and one seed of the plan gives one order.
+// Every block has each cell of a group once, in succession and with a seed that no other
+// block has. The plan's seed determines the order.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := matrix()

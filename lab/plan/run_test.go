@@ -184,8 +184,8 @@ func TestOpenState_refuses(t *testing.T) {
 	}
 }
 
-// What an older version left behind, and what is no plan at all, is refused before
-// anything is written to the directory.
+// A plan of an older version, or a file that is no plan, is refused before anything is
+// written to the directory.
 func TestOpenState_refusesOtherSchemas(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"format":1,"version":"0.1","plan":{}}`:           "it is in format 1, of an older Elevisor; this program reads elevisor-plan version 2 only",
@@ -206,7 +206,7 @@ func TestOpenState_refusesOtherSchemas(t *testing.T) {
 	}
 }
 
-// A file of runs that nobody planned is not overwritten.
+// A runs.jsonl without a plan is not overwritten.
 func TestCreateState_refusesRunsWithoutAPlan(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, runsName)
@@ -219,7 +219,7 @@ func TestCreateState_refusesRunsWithoutAPlan(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, planName))
 }
 
-// A machine that died while the first line of runs.jsonl was written has an experiment
+// After a crash while the first line of runs.jsonl was being written, there is an experiment
 // without runs.
 func TestOpenState_withoutTheFirstLine(t *testing.T) {
 	for _, torn := range []string{"", `{"schema":"elev`} {

@@ -13,7 +13,7 @@ import (
 	"github.com/elevisor/elevisor/lab/report/reporttest"
 )
 
-// made is a world whose outcomes are made up.
+// made is a world with made-up outcomes.
 type made func(plan.Spec) *plan.Outcome
 
 func (m made) Run(_ context.Context, s plan.Spec) (*plan.Outcome, error) { return m(s), nil }
@@ -22,7 +22,7 @@ func (made) Environment() map[string]string                              { retur
 func (made) Notes(*plan.Plan) []string                                   { return nil }
 func (made) Close() error                                                { return nil }
 
-// store carries an experiment out, stored in dir.
+// store runs an experiment that is stored in dir.
 func store(t *testing.T, dir string, e *plan.Experiment, world made) []plan.Run {
 	t.Helper()
 	s, err := plan.CreateState(dir, *e)
@@ -33,13 +33,13 @@ func store(t *testing.T, dir string, e *plan.Experiment, world made) []plan.Run 
 	return runs
 }
 
-// experiment stores a small experiment in dir, with all that a program leaves there.
+// experiment runs a small experiment, and writes all files that compare writes to dir.
 func experiment(t *testing.T, dir string) *plan.Results {
 	t.Helper()
 	shape := reporttest.Full()
 	shape.Guests, shape.Hosts, shape.Workloads, shape.Repeats, shape.Trace = shape.Guests[:1], shape.Hosts[:2], shape.Workloads[1:], 3, 2
 	r := reporttest.Results(shape)
-	at := map[string]int{} // of the runs with a host scheduler
+	at := map[string]int{} // runs so far, by host scheduler
 	e := &plan.Experiment{Version: r.Version, Command: r.Command, Environment: r.Environment, Plan: r.Plan}
 	runs := store(t, dir, e, func(s plan.Spec) *plan.Outcome {
 		block := at[s.Host.Name]
@@ -60,8 +60,8 @@ func experiment(t *testing.T, dir string) *plan.Results {
 
 const golden = "testdata/experiment"
 
-// TestGolden pins what is stored, byte for byte. With -rewrite, it is stored anew: read the
-// difference, and think of plan.SchemaVersion.
+// TestGolden pins the files byte for byte. -rewrite writes them again: read the difference,
+// and decide whether plan.SchemaVersion has to change.
 func TestGolden(t *testing.T) {
 	dir := t.TempDir()
 	r := experiment(t, dir)
@@ -86,7 +86,7 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, r, loaded)
 }
 
-// TestGolden_resumes has a stored experiment come back whole: with what only runs.jsonl has.
+// TestGolden_resumes loads the experiment again, with everything that only runs.jsonl has.
 func TestGolden_resumes(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS(golden)))
@@ -99,7 +99,7 @@ func TestGolden_resumes(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestLoad_refusesFormat1 has files of the version before: each program names both.
+// TestLoad_refusesFormat1 has files that the version before schemas wrote.
 func TestLoad_refusesFormat1(t *testing.T) {
 	_, err := Load("testdata/format-1/results.json")
 	require.EqualError(t, err, "testdata/format-1/results.json: it is in format 1, of an older Elevisor; this program reads elevisor-results version 2 only")

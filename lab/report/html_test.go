@@ -31,7 +31,7 @@ var (
 	loads   = regexp.MustCompile(`(?i)javascript:|@import|url\(|://`)
 )
 
-// elements returns what lies between the tags of a name, with the tags. They do not nest.
+// elements returns the elements of a name, which must not be nested.
 func elements(page, name string) (all []string) {
 	from, to := "<"+name, "</"+strings.TrimRight(name, " >")+">"
 	for {
@@ -45,9 +45,9 @@ func elements(page, name string) (all []string) {
 	}
 }
 
-// wellFormed wants each element closed in its place, nothing that could load or run, ids
-// that are unique, a caption for each figure and table, and a title and a description for
-// each picture.
+// wellFormed requires that elements are nested properly, that nothing loads or runs, that
+// ids are unique, that each figure and table has a caption, and each picture a title and a
+// description.
 func wellFormed(t *testing.T, page string) {
 	t.Helper()
 	text, found := strings.CutPrefix(page, doctype)
@@ -87,7 +87,7 @@ func wellFormed(t *testing.T, page string) {
 	}
 }
 
-// harmless wants an attribute neither to load nor to run anything, and an id to be new.
+// harmless requires that an attribute loads and runs nothing, and that an id is new.
 func harmless(t *testing.T, a xml.Attr, ids map[string]bool) {
 	t.Helper()
 	name := strings.ToLower(a.Name.Local)
@@ -117,7 +117,7 @@ func TestHTML(t *testing.T) {
 	require.Less(t, len(page), 4<<20)
 }
 
-// TestHostileNames has every string from outside be markup, quotes and controls.
+// TestHostileNames has markup, quotes and control characters in every string from outside.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	evil := "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\x00\x1b[2J\r\u202e\u0301" + strings.Repeat("x", 300)
@@ -153,7 +153,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestGaps takes parts of results away or makes them absurd: what is left is shown.
+// TestGaps removes parts of results or makes them absurd: the rest must still be shown.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	small := func() *plan.Results {
@@ -232,7 +232,7 @@ func TestGaps(t *testing.T) {
 	require.Error(t, Text(io.Discard, &plan.Results{Runs: []plan.Run{{}}}))
 }
 
-// TestLargeMatrix has more of everything than a picture has colours and patterns for.
+// TestLargeMatrix has more schedulers than there are colours and patterns.
 func TestLargeMatrix(t *testing.T) {
 	t.Parallel()
 	s := reporttest.Full()
@@ -251,7 +251,7 @@ func TestLargeMatrix(t *testing.T) {
 	}
 }
 
-// TestKnobs has two choices of one scheduler stay apart.
+// TestKnobs has one scheduler with two sets of knobs: they must stay separate.
 func TestKnobs(t *testing.T) {
 	t.Parallel()
 	s := reporttest.Full()
@@ -291,7 +291,7 @@ func TestCompare(t *testing.T) {
 		require.Empty(t, d.OnlyB)
 		return d.Pairs[0]
 	}
-	// The interval was computed apart, from the density of t integrated in steps.
+	// The interval was computed independently, by integrating the density of t.
 	p := first(results(100, 102, 104), results(200, 210, 205))
 	require.InDelta(t, math.Pow(200*210*205/(100.*102*104), 1./3), p.Ratio, 1e-12)
 	require.InDelta(t, 1.90955, p.Low, 2e-5)

@@ -57,8 +57,8 @@ func TestText(t *testing.T) {
 	})
 }
 
-// TestSameBytes has results that went through results.json give the same bytes in every
-// format, but for the plots of what only runs.jsonl has: the page says so.
+// TestSameBytes loads results.json again and writes everything from it: all is the same,
+// except that the page lacks the plots of what only runs.jsonl has, and says so.
 func TestSameBytes(t *testing.T) {
 	t.Parallel()
 	s := reporttest.Full()
@@ -99,7 +99,7 @@ func TestSameBytes(t *testing.T) {
 	require.Equal(t, 1+2+2, gone, "latencies of 1 and 2 directions, positions of 2 workloads")
 }
 
-// TestSize bounds results.json: 800 runs, whatever their traces and distributions are.
+// TestSize bounds results.json at 2 MB for 800 runs.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	s := reporttest.Full()
@@ -177,7 +177,7 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// FuzzLoad has every file that can be read shown in every format.
+// FuzzLoad writes every file that can be read in every format.
 func FuzzLoad(f *testing.F) {
 	s := reporttest.Full()
 	s.Repeats, s.Trace, s.Guests, s.Hosts, s.Workloads = 1, 1, s.Guests[:1], s.Hosts[:2], s.Workloads[1:] // small: go minimizes every find

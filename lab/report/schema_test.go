@@ -68,7 +68,7 @@ func readReference(t *testing.T) *reference {
 	return p
 }
 
-// each calls a function for all rows.
+// each calls a function for every row.
 func (p *reference) each(do func(object, name string, d *documented)) {
 	for object, fields := range p.objects {
 		for name, d := range fields {
@@ -80,15 +80,15 @@ func (p *reference) each(do func(object, name string, d *documented)) {
 	}
 }
 
-// units are those that the end of a name stands for.
+// units are the units that a name's last part implies.
 var units = []struct{ end, unit string }{
 	{"_us", "µs"}, {"mib_per_s", "MiB/s"}, {"_s", "s"}, {"_bytes", "bytes"}, {"sectors", "sectors"}, {"iops", "requests/s"}, {"_pct", "%"},
 	{"percent", "%"}, {"_per_gib", "requests/GiB"}, {"_kib", "KiB"}, {"_mib", "MiB"}, {"_kb", "KiB"},
 }
 
-// fioNames are job options of fio's and names in its JSON output, with the unit that fio
-// gives them. Those without a unit have different ones in different places of fio, or one
-// that their names do not say: they may not be used at all.
+// fioNames are fio's job options and names in its JSON output, with fio's units. Those with
+// an empty unit must not be used: their unit is not in the name, or fio has different ones
+// in different places.
 var fioNames = map[string]string{
 	"iops": "requests/s", "total_ios": "requests", "io_bytes": "bytes", "iodepth": "requests", "iodepth_batch": "requests", "numjobs": "jobs",
 	"rwmixread": "%", "rate_iops": "requests/s", "randseed": "seed", "fsync": "writes", "time_based": "-", "direct": "-", "rw": "-", "name": "-",
@@ -98,7 +98,7 @@ var fioNames = map[string]string{
 	"elapsed": "", "error": "", "timestamp": "", "rate": "", "short_ios": "", "drop_ios": "", "slat": "", "clat": "", "lat": "",
 }
 
-// misnamed says what is wrong with a name.
+// misnamed returns what is wrong with a name; empty: nothing.
 func misnamed(name string, d *documented) string {
 	at := slices.IndexFunc(units, func(u struct{ end, unit string }) bool { return strings.HasSuffix(name, u.end) })
 	fio, fios := fioNames[name]
@@ -117,8 +117,8 @@ func misnamed(name string, d *documented) string {
 	return ""
 }
 
-// TestReference_units has each name end in its unit, and none of fio's names stand for
-// something else.
+// TestReference_units requires that names end in their units, and that fio's names have
+// fio's units.
 func TestReference_units(t *testing.T) {
 	readReference(t).each(func(object, name string, d *documented) {
 		require.Empty(t, misnamed(name, d), "%s: %s", object, name)
@@ -130,7 +130,7 @@ func TestReference_units(t *testing.T) {
 	require.Equal(t, "not in snake_case", misnamed("PHolm", &documented{kind: "number", unit: "probability"}))
 }
 
-// fill sets all of v to something that gets written: slices have two elements.
+// fill sets every field to something other than zero; slices have two elements.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -177,7 +177,7 @@ func filled[T any]() *T {
 	return v
 }
 
-// compare says what a value of a file is that the reference does not say.
+// compare returns in what a value from a file differs from the reference.
 func (p *reference) compare(path, kind string, value any) error {
 	wrong := func() error { return fmt.Errorf("%s is %v, and not a %s", path, value, kind) }
 	if of, is := strings.CutPrefix(kind, "list of "); is {
@@ -241,7 +241,7 @@ func (p *reference) file(object string, text []byte) error {
 	return p.compare(object, fmt.Sprintf("[%s](#%s)", object, object), value)
 }
 
-// unseen lists what is documented and was in no file since the last call.
+// unseen lists what is documented, but was in no file since the last call.
 func (p *reference) unseen() (all []string) {
 	for object, fields := range p.objects {
 		for name, d := range fields {
@@ -254,8 +254,8 @@ func (p *reference) unseen() (all []string) {
 	return all
 }
 
-// written is everything that is stored, with all fields set: results.json, plan.json, and
-// the lines of runs.jsonl.
+// written returns all files with all fields set: results.json, plan.json and the lines of
+// runs.jsonl.
 func written(t *testing.T) (results, planned []byte, runs [][]byte) {
 	t.Helper()
 	var b bytes.Buffer
@@ -274,8 +274,8 @@ func written(t *testing.T) (results, planned []byte, runs [][]byte) {
 	return b.Bytes(), planned, bytes.Split(lines, []byte("\n"))
 }
 
-// TestReference has every field of every file documented, with its type, and nothing
-// documented that is in no file.
+// TestReference requires that every field of every file is documented with its type, and
+// that everything documented is in a file.
 func TestReference(t *testing.T) {
 	p := readReference(t)
 	results, planned, runs := written(t)
@@ -300,7 +300,7 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestReference_seesGaps takes rows away, adds one, and changes one.
+// TestReference_seesGaps adds a row, changes one and removes one.
 func TestReference_seesGaps(t *testing.T) {
 	results, _, _ := written(t)
 	p := readReference(t)
@@ -313,8 +313,8 @@ func TestReference_seesGaps(t *testing.T) {
 	require.EqualError(t, p.file("results", results), "results.runs[].outcome.disk.seeks is not documented")
 }
 
-// TestReference_columns has every column of results.csv documented, and the reverse. Those
-// of an outcome are named after a path in results.json.
+// TestReference_columns requires that every column of results.csv is documented, and the
+// reverse, and that the columns of an outcome are named after their path in results.json.
 func TestReference_columns(t *testing.T) {
 	p := readReference(t)
 	r := filled[plan.Results]()
@@ -339,7 +339,7 @@ func TestReference_columns(t *testing.T) {
 	}
 }
 
-// join adds the paths of all that is no object.
+// join collects the paths of everything that is not an object.
 func join(paths map[string]bool, prefix string, object map[string]any) {
 	for name, v := range object {
 		if o, is := v.(map[string]any); is {
