@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// compareFlags are what an experiment is made of, and where its results go.
+// compareFlags describe an experiment and where its results go.
 type compareFlags struct {
 	matrix matrixFlags
 	worlds worldFlags
@@ -34,20 +34,24 @@ func newCompare() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "compare [WORD=VALUE...]",
 		Short: "compare I/O schedulers in the guest with I/O schedulers in the host",
-		Long: `Runs every guest scheduler with every host scheduler on every workload, many times in
-random order, and says which differences are none of chance.
+		Long: `Measures every guest scheduler with every host scheduler on every workload, repeatedly and
+in random order, and reports which differences are statistically significant.
 
-A workload is a preset (--preset), a fio job file (--jobfile) or fio's words, such as
-rw=randread bs=4k iodepth=16 runtime=4. A scheduler may have knobs:
-timeslice:slice_by=queue+time_slice_us=500. Each combination is run --repeats times, in
-blocks: a block holds every pair of schedulers once, in an order that --seed draws, and
-all of a block see the same requests.
+A workload is a preset (--preset), a fio job file (--jobfile) or job options in fio's
+syntax, such as rw=randread bs=4k iodepth=16 runtime=4. A scheduler may have knobs:
+timeslice:slice_by=queue+time_slice_us=500. Each combination runs --repeats times, in
+blocks: a block has every pair of schedulers once, in an order drawn from --seed, and all
+runs of a block see the same requests.
 
-Worlds: sim is virtual time, and the same command gives the same figures again; loopback
-is real time, with the built-in guest on a real vhost-user socket; qemu is a real VM.
+An experiment runs in one of three worlds. virtual: in virtual time, on a simulated drive;
+the same command gives the same figures again. loopback: in real time, with the built-in
+guest on a real vhost-user socket. qemu: in a real VM.
 
-With --output, each run is kept as soon as it has finished: what was interrupted goes on
-with --resume. Two results are compared with --from A.json --against B.json.
+With --output, each run is stored as soon as it has finished, and an interrupted experiment
+continues with --resume. The files are documented in docs/RESULTS_FORMAT.md.
+
+--from A/results.json --against B/results.json compares two stored experiments. Only these
+two files are needed.
 
 Presets:` + presetDocs(),
 		Example: `  elevisor-lab compare --host none,deadline,timeslice --preset linear4k
@@ -58,32 +62,35 @@ Presets:` + presetDocs(),
 	fl := c.Flags()
 	f.matrix.flags(fl)
 	f.worlds.flags(fl)
-	fl.StringVar(&f.output, "output", "", "directory for results.json, results.csv, report.html and the runs in fio's form")
-	fl.StringVar(&f.resume, "resume", "", "go on with the experiment in this directory; its words need not be repeated")
-	fl.StringVar(&f.format, "format", "text", "of what is printed: text, json or csv")
-	fl.StringVar(&f.from, "from", "", "a results.json, to compare with --against; runs nothing")
+	fl.StringVar(&f.output, "output", "", "directory for results.json, results.csv, report.html and every run")
+	fl.StringVar(&f.resume, "resume", "", "continue the experiment in this directory; its options need not be repeated")
+	fl.StringVar(&f.format, "format", "text", "output format: text, json (as results.json) or csv (as results.csv)")
+	fl.StringVar(&f.from, "from", "", "a results.json to compare with --against; nothing is run")
 	fl.StringVar(&f.against, "against", "", "the other results.json")
-	fl.BoolVar(&f.verbose, "verbose", false, "say on stderr what goes on, a line at a time")
+	fl.BoolVar(&f.verbose, "verbose", false, "print progress messages to stderr")
 	return c
 }
 
-// apart are the flags that say nothing of what is measured.
+// apart are the flags that do not affect what is measured.
 var apart = []string{"output", "resume", "format", "from", "against", "verbose", "help"}
 
 func (f *compareFlags) run(c *cobra.Command, args []string) error {
 	if err := cli.OneOf("format", f.format, "text", "json", "csv"); err != nil {
 		return err
 	}
+	if f.matrix.world == "sim" { // its old name
+		f.matrix.world = virtualName
+	}
 	measures := len(args) > 0
 	c.Flags().Visit(func(fl *pflag.Flag) { measures = measures || !slices.Contains(apart, fl.Name) })
 	switch {
 	case f.from != "" || f.against != "":
 		if f.from == "" || f.against == "" || measures || f.output != "" || f.resume != "" || f.format != "text" {
-			return errors.New("two stored results are compared with --from A.json --against B.json and nothing else")
+			return errors.New("--from A.json --against B.json compares two stored results and takes no other options")
 		}
 		return compareStored(c.OutOrStdout(), f.from, f.against)
 	case f.resume != "" && f.output != "":
-		return errors.New("--resume goes on in its own directory: want no --output")
+		return errors.New("--resume continues in its own directory: --output cannot be given as well")
 	}
 	return f.experiment(c, args, measures)
 }
@@ -100,7 +107,7 @@ func compareStored(w io.Writer, from, against string) error {
 	return report.Against(w, a, b)
 }
 
-// experiment runs what was asked for, or goes on with it.
+// experiment runs a new experiment, or continues one.
 func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool) (err error) {
 	var state *plan.State
 	if f.resume != "" {
@@ -125,14 +132,14 @@ func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool
 	if err := world.Check(p); err != nil {
 		return err
 	}
-	begun := plan.Begun{Version: cli.Version(), Command: command(c, args), Environment: world.Environment(), Plan: *p}
+	started := plan.Experiment{Version: cli.Version(), Command: command(c, args), Environment: world.Environment(), Plan: *p}
 	var changed []string
 	switch {
 	case state != nil:
-		changed = differences(&state.Begun, &begun)
-		begun = state.Begun
+		changed = differences(&state.Experiment, &started)
+		started = state.Experiment
 	case f.output != "":
-		if state, err = plan.CreateState(f.output, begun); err != nil {
+		if state, err = plan.CreateState(f.output, started); err != nil {
 			return err
 		}
 		defer state.Close()
@@ -141,13 +148,13 @@ func (f *compareFlags) experiment(c *cobra.Command, args []string, measures bool
 	if err != nil {
 		return err
 	}
-	results.Version, results.Command = begun.Version, begun.Command
+	results.Version, results.Command = started.Version, started.Command
 	results.Summary.Warnings = append(results.Summary.Warnings, changed...)
-	return f.give(c.OutOrStdout(), results)
+	return f.write(c.OutOrStdout(), results)
 }
 
-// plan is the one that the words say, or the one that was begun; both is fine if they are
-// the same.
+// plan returns the plan that the options describe, or the stored one. With both, they must
+// be equal.
 func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, state *plan.State) (*plan.Plan, error) {
 	if state != nil && !measures {
 		for name, value := range state.Plan.Options {
@@ -164,13 +171,13 @@ func (f *compareFlags) plan(c *cobra.Command, args []string, measures bool, stat
 	p, err := f.matrix.plan(args, options)
 	if err == nil && state != nil {
 		if d := state.Plan.Difference(p); d != "" {
-			return nil, fmt.Errorf("--resume %s: that is another experiment: there, %s", f.resume, d)
+			return nil, fmt.Errorf("--resume %s: that is a different experiment: there, %s", f.resume, d)
 		}
 	}
 	return p, err
 }
 
-// measure carries the plan out.
+// measure carries out the plan.
 func (f *compareFlags) measure(c *cobra.Command, world plan.World, p *plan.Plan, state *plan.State) (*plan.Results, error) {
 	err := c.ErrOrStderr()
 	r := plan.Runner{World: world, Plan: p, State: state, Progress: timeLeft(err)}
@@ -192,11 +199,11 @@ func (f *compareFlags) measure(c *cobra.Command, world plan.World, p *plan.Plan,
 		return nil, failed
 	}
 	return &plan.Results{
-		Format: report.Format, Environment: world.Environment(), Notes: world.Notes(p), Plan: *p, Runs: runs, Summary: summary,
+		Environment: world.Environment(), Notes: world.Notes(p), Plan: *p, Runs: runs, Summary: summary,
 	}, nil
 }
 
-// interrupted says what became of the runs that had finished.
+// interrupted reports what happened to the runs that had finished.
 func (f *compareFlags) interrupted(err error, runs []plan.Run) error {
 	done := 0
 	for i := range runs {
@@ -209,13 +216,13 @@ func (f *compareFlags) interrupted(err error, runs []plan.Run) error {
 		err = errors.New("interrupted")
 	}
 	if dir == "" {
-		return fmt.Errorf("%w; %d of %d runs had finished and are lost: --output DIR keeps them", err, done, len(runs))
+		return fmt.Errorf("%w; %d of %d runs had finished and are lost: use --output DIR to keep them", err, done, len(runs))
 	}
-	return fmt.Errorf("%w; %d of %d runs are kept: --resume %s goes on", err, done, len(runs), dir)
+	return fmt.Errorf("%w; %d of %d runs are stored: continue with --resume %s", err, done, len(runs), dir)
 }
 
-// give prints the results, and writes them where they were asked for.
-func (f *compareFlags) give(w io.Writer, r *plan.Results) error {
+// write prints the results, and writes the files of --output.
+func (f *compareFlags) write(w io.Writer, r *plan.Results) error {
 	if dir := f.output + f.resume; dir != "" {
 		if err := report.WriteDir(dir, r); err != nil {
 			return err
@@ -230,22 +237,22 @@ func (f *compareFlags) give(w io.Writer, r *plan.Results) error {
 	return report.Text(w, r)
 }
 
-// differences are what has changed since the experiment was begun, beside the plan.
-func differences(was, is *plan.Begun) (all []string) {
+// differences lists what has changed since the experiment was started, except the plan.
+func differences(was, is *plan.Experiment) (all []string) {
 	if was.Version != is.Version {
-		all = append(all, fmt.Sprintf("The experiment was begun by version %s and ended by %s.", was.Version, is.Version))
+		all = append(all, fmt.Sprintf("The experiment was started by version %s and finished by %s.", was.Version, is.Version))
 	}
 	names := maps.Clone(was.Environment)
 	maps.Copy(names, is.Environment)
 	for _, n := range slices.Sorted(maps.Keys(names)) {
 		if a, b := was.Environment[n], is.Environment[n]; a != b && n != "load" {
-			all = append(all, fmt.Sprintf("The machine has changed between the runs: %s was %q and is %q.", n, a, b))
+			all = append(all, fmt.Sprintf("The machine changed between the runs: %s was %q and is now %q.", n, a, b))
 		}
 	}
 	return all
 }
 
-// command is what was typed, less where results go; flags in the order of their names.
+// command is the command line without the flags in apart; flags are sorted by name.
 func command(c *cobra.Command, args []string) []string {
 	words := []string{"elevisor-lab", "compare"}
 	c.Flags().Visit(func(fl *pflag.Flag) {
@@ -261,7 +268,7 @@ func command(c *cobra.Command, args []string) []string {
 	return append(words, args...)
 }
 
-// timeLeft tells a terminal how far it is; nil: w is none.
+// timeLeft shows progress on a terminal; nil if w is not one.
 func timeLeft(w io.Writer) func(plan.Progress) {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// matrixFlags are what is to be run.
+// matrixFlags describe what is to be run.
 type matrixFlags struct {
 	world, disk    string
 	guests, hosts  []string
@@ -30,33 +30,33 @@ type matrixFlags struct {
 	queues, sizes, depths, vms, noMerges []int
 	set                                  *pflag.FlagSet
 
-	notes []string // on words of the workload that nothing follows from
+	notes []string // on options of the workload that have no effect
 }
 
 func (m *matrixFlags) flags(fl *pflag.FlagSet) {
 	m.set = fl
-	fl.StringVar(&m.world, "world", "sim", "where it runs: "+strings.Join(worldNames, ", "))
-	fl.StringVar(&m.disk, "disk", "", "what the VMs' disks are equal parts of, as in serve --disk path= (default: the preset's)")
-	fl.Uint64Var(&m.iops, "iops", 0, "slow the disk down to so many requests a second (default: the preset's)")
+	fl.StringVar(&m.world, "world", worldNames[0], "where the experiment runs: "+strings.Join(worldNames, ", "))
+	fl.StringVar(&m.disk, "disk", "", "disk that the VMs share in equal parts, as in serve --disk path= (default: the preset's)")
+	fl.Uint64Var(&m.iops, "iops", 0, "slow the disk down to this many requests per second (default: the preset's)")
 	fl.StringSliceVar(&m.guests, "guest", []string{"none"}, "schedulers in the guest")
 	fl.StringSliceVar(&m.hosts, "host", []string{"none", "deadline", "timeslice"}, "schedulers in the host; NAME:KNOB=VALUE+KNOB=VALUE")
-	fl.StringSliceVar(&m.presets, "preset", nil, "workloads that come with the program: "+presetNames()+" (default linear4k)")
-	fl.StringSliceVar(&m.only, "only", nil, "of the presets' workloads, only these")
-	fl.StringVar(&m.jobFile, "jobfile", "", "a workload in a fio job file")
-	fl.StringVar(&m.baseline, "baseline", "", "GUEST/HOST that all others are compared with (default: none/none if there, else the first of each)")
-	cli.TimeVar(fl, &m.runtime, time.Second, "runtime", "of the presets' workloads (default: their own)")
-	cli.TimeVar(fl, &m.ramp, time.Second, "ramp-time", "of the presets' workloads (default: their own)")
-	fl.IntVar(&m.repeats, "repeats", 10, "runs of each combination; 3 at least for a verdict")
-	fl.Uint64Var(&m.seed, "seed", 1, "of the order, the jobs and the simulated drives")
-	fl.IntVar(&m.trace, "trace", 2000, "requests of each combination's first run that are kept for the picture of positions")
-	fl.IntSliceVar(&m.vms, "vms", nil, "VMs that share the disk (default 1 or the preset's; a list, as those that follow)")
-	fl.IntSliceVar(&m.queues, "queues", nil, "virtqueues of each VM (default 1)")
-	fl.IntSliceVar(&m.sizes, "queue-size", nil, "entries of each virtqueue (default 128)")
-	fl.IntSliceVar(&m.depths, "depth", nil, "requests on the disk at a time (default 0: the scheduler's own)")
-	fl.IntSliceVar(&m.noMerges, "nomerges", nil, "of the guest's block layer: 0 all merges, 1 simple ones, 2 none (default 0)")
+	fl.StringSliceVar(&m.presets, "preset", nil, "built-in workloads: "+presetNames()+" (default linear4k)")
+	fl.StringSliceVar(&m.only, "only", nil, "run only these of the presets' workloads")
+	fl.StringVar(&m.jobFile, "jobfile", "", "fio job file with the workload")
+	fl.StringVar(&m.baseline, "baseline", "", "GUEST/HOST pair that all others are compared with (default: none/none if it is run, else the first of each)")
+	cli.TimeVar(fl, &m.runtime, time.Second, "runtime", "runtime of the presets' workloads (default: their own)")
+	cli.TimeVar(fl, &m.ramp, time.Second, "ramp-time", "ramp time of the presets' workloads (default: their own)")
+	fl.IntVar(&m.repeats, "repeats", 10, "runs of each combination; a verdict needs at least 3")
+	fl.Uint64Var(&m.seed, "seed", 1, "seed of the order of runs, the jobs and the simulated drives")
+	fl.IntVar(&m.trace, "trace", 2000, "requests of each combination's first run that are kept for the plot of positions")
+	fl.IntSliceVar(&m.vms, "vms", nil, "list of numbers of VMs that share the disk (default 1 or the preset's)")
+	fl.IntSliceVar(&m.queues, "queues", nil, "list of numbers of virtqueues per VM (default 1 or the preset's)")
+	fl.IntSliceVar(&m.sizes, "queue-size", nil, "list of virtqueue sizes (default 128 or the preset's)")
+	fl.IntSliceVar(&m.depths, "depth", nil, "list of queue depths: requests on the disk at a time (default 0: the scheduler's own)")
+	fl.IntSliceVar(&m.noMerges, "nomerges", nil, "list of values of nomerges in the guest: 0 all merges, 1 only simple ones, 2 none (default 0)")
 }
 
-// plan makes the plan; options are the world's.
+// plan makes the plan. words are job options; options are the world's.
 func (m *matrixFlags) plan(words []string, options map[string]string) (*plan.Plan, error) {
 	x := plan.Matrix{World: m.world, Repeats: m.repeats, Seed: m.seed, Trace: m.trace, Options: options}
 	if err := cli.OneOf("world", m.world, worldNames...); err != nil {
@@ -100,7 +100,7 @@ func parseSchedulers(flag string, texts []string) (all []plan.Scheduler, err err
 	return all, nil
 }
 
-// loads fills the workloads in, and says which disk they are for.
+// loads adds the workloads, and returns the disk that they are meant for.
 func (m *matrixFlags) loads(x *plan.Matrix, words []string) (disk fio.Disk, err error) {
 	kinds := 0
 	for _, given := range []bool{len(words) > 0, m.jobFile != "", len(m.presets) > 0} {
@@ -109,12 +109,12 @@ func (m *matrixFlags) loads(x *plan.Matrix, words []string) (disk fio.Disk, err 
 		}
 	}
 	if kinds > 1 {
-		return disk, errors.New("want words, a --jobfile or a --preset, and one of them only")
+		return disk, errors.New("job options, --jobfile and --preset exclude each other: want only one")
 	}
 	if len(words) > 0 || m.jobFile != "" {
 		for _, f := range []string{"only", "runtime", "ramp-time"} {
 			if m.set.Changed(f) {
-				return disk, fmt.Errorf("--%s is for presets: a workload has words of its own", f)
+				return disk, fmt.Errorf("--%s is for presets: set it in the workload's own options", f)
 			}
 		}
 		w, err := m.workload(words)
@@ -133,7 +133,7 @@ func (m *matrixFlags) loads(x *plan.Matrix, words []string) (disk fio.Disk, err 
 			return disk, fmt.Errorf("--%w", err)
 		}
 		if d := p.Disks[m.world]; i > 0 && d != disk && m.disk == "" {
-			return disk, fmt.Errorf("the presets %s and %s are for different disks: want a --disk, or one of them", m.presets[0], name)
+			return disk, fmt.Errorf("the presets %s and %s are meant for different disks: want --disk, or only one of them", m.presets[0], name)
 		} else if i == 0 {
 			disk = d
 		}
@@ -146,7 +146,7 @@ func (m *matrixFlags) loads(x *plan.Matrix, words []string) (disk fio.Disk, err 
 	return disk, m.knowOnly(x)
 }
 
-// knowOnly refuses what --only names and no preset has.
+// knowOnly refuses names in --only that no preset has.
 func (m *matrixFlags) knowOnly(x *plan.Matrix) error {
 	for _, name := range m.only {
 		if !slices.ContainsFunc(x.Loads, func(l plan.Load) bool { return l.Name == name }) {
@@ -157,13 +157,13 @@ func (m *matrixFlags) knowOnly(x *plan.Matrix) error {
 					all = append(all, w.Name)
 				}
 			}
-			return fmt.Errorf("--only=%s is no workload of %s; there are %s", name, strings.Join(m.presets, ", "), strings.Join(all, ", "))
+			return fmt.Errorf("--only=%s is not a workload of %s; valid: %s", name, strings.Join(m.presets, ", "), strings.Join(all, ", "))
 		}
 	}
 	return nil
 }
 
-// defaultPreset is what is run, and on whose disk, where nothing is said of either.
+// defaultPreset is the default workload, on its own disk.
 const defaultPreset = "linear4k"
 
 func defaultDisk(world string) (fio.Disk, error) {
@@ -171,7 +171,7 @@ func defaultDisk(world string) (fio.Disk, error) {
 	return p.Disks[world], err
 }
 
-// workload is that of words or of a job file.
+// workload makes a workload of job options or of a job file.
 func (m *matrixFlags) workload(words []string) (fio.Workload, error) {
 	if m.jobFile != "" {
 		text, err := os.ReadFile(m.jobFile)
@@ -187,7 +187,7 @@ func (m *matrixFlags) workload(words []string) (fio.Workload, error) {
 	return fio.Workload{Name: strings.Join(words, " "), Jobs: []fio.Job{j}}, err
 }
 
-// around is a load with what the flags say in place of its own set-up.
+// around is a preset's load, with the flags in place of its own configuration.
 func (m *matrixFlags) around(l fio.Load) plan.Load {
 	e := plan.Load{
 		Workload: l.Workload, Queues: l.Queues, QSizes: l.QueueSizes, Depths: l.Depths, NoMerges: m.noMerges, MaxSectorsKB: l.MaxSectorsKB,
@@ -220,12 +220,12 @@ func presetNames() string {
 	return strings.Join(all, ", ")
 }
 
-// presetDocs says what the presets are, in lines for a terminal.
+// presetDocs describes the presets, in lines for a terminal.
 func presetDocs() string {
 	var b strings.Builder
 	for _, p := range fio.Presets() {
 		fmt.Fprintf(&b, "\n  %s", p.Name)
-		column := 80 // the text begins on a line of its own
+		column := 80 // the text starts on a new line
 		for _, word := range strings.Fields(p.Doc) {
 			if column+1+len(word) > 80 {
 				b.WriteString("\n     ")
@@ -238,7 +238,7 @@ func presetDocs() string {
 	return b.String()
 }
 
-// progressLine says how far it is after so long.
+// progressLine describes progress, given the time since the start.
 func progressLine(p plan.Progress, since blk.Instant) string {
 	text := fmt.Sprintf("%d of %d runs", p.Done, p.Total)
 	if mine := p.Done - p.Before; mine > 0 {

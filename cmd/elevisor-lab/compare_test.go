@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// short is a matrix that takes a moment.
+// short is a matrix that takes little time.
 var short = []string{
 	"compare", "--guest=none,deadline", "--host=none,cfq", "--preset=linear4k", "--only=read-2,write-4", "--queues=2",
 	"--runtime=150ms", "--ramp-time=50ms", "--repeats=3", "--trace=20",
@@ -26,7 +26,7 @@ func compareInto(t *testing.T, dir string, args ...string) (stdout string, files
 	return out, read(t, dir)
 }
 
-// read is what stands in a directory of results, without the experiment's own files.
+// read returns the results in a directory, without the files that --resume reads.
 func read(t *testing.T, dir string) map[string]string {
 	files := map[string]string{}
 	for _, name := range []string{"results.json", "results.csv", "report.html", "runs/run-0024.json"} {
@@ -37,8 +37,8 @@ func read(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// One seed gives one result, byte for byte, however many processors there are; another
-// seed another one.
+// One seed gives one result, byte for byte, however many processors there are. Another seed
+// gives another one.
 func TestCompareIsDeterministic(t *testing.T) {
 	var out [2]string
 	var files [2]map[string]string
@@ -61,8 +61,8 @@ func TestCompareIsDeterministic(t *testing.T) {
 	require.Equal(t, 1+2*2*2*3, strings.Count(csv, "\n"))
 }
 
-// What was interrupted goes on, by the same words or by none, and ends as if nothing had
-// been; other words are refused.
+// An interrupted experiment continues, with the same options or with none, and gives the
+// same results in the end. Other options are refused.
 func TestCompareResumes(t *testing.T) {
 	want, files := compareInto(t, filepath.Join(t.TempDir(), "whole"))
 	for name, words := range map[string][]string{"the same words": short, "no words": {"compare"}} {
@@ -70,55 +70,100 @@ func TestCompareResumes(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "part")
 			killAfterSome(t, dir)
 			_, err := run(t.Context(), append(append([]string{}, short...), "--output="+dir)...)
-			require.ErrorContains(t, err, "has an experiment already: --resume "+dir)
+			require.ErrorContains(t, err, "already has an experiment: continue it with --resume "+dir)
 			for change, why := range map[string]string{
 				"--seed=9": "seed is 1, not 9", "--repeats=4": "repeats is 3, not 4", "--cost-read=7": `cost-read is "20µs", not "7µs"`,
 				"--depth=4": "cell 0 is read-2: none / none, queues=2, not read-2: none / none, queues=2, depth=4",
 			} {
 				_, err := run(t.Context(), append(append([]string{}, short...), change, "--resume="+dir)...)
-				require.ErrorContains(t, err, "that is another experiment: there, "+why)
+				require.ErrorContains(t, err, "that is a different experiment: there, "+why)
 			}
 			out, err := run(t.Context(), append(append([]string{}, words...), "--resume="+dir)...)
 			require.NoError(t, err)
 			require.Equal(t, want, out)
 			require.Equal(t, files, read(t, dir))
+
+			// Once more, when nothing is left to run: this writes lost files again.
+			for name := range files {
+				require.NoError(t, os.Remove(filepath.Join(dir, name)))
+			}
+			_, err = run(t.Context(), append(append([]string{}, words...), "--resume="+dir)...)
+			require.NoError(t, err)
+			require.Equal(t, files, read(t, dir))
 		})
 	}
 }
 
-// killAfterSome leaves what an experiment leaves that was killed after 5 runs, in the
-// midst of storing the next.
+// killAfterSome leaves behind what an experiment does that was killed after 5 runs, while
+// it stored the next one.
 func killAfterSome(t *testing.T, dir string) {
 	compareInto(t, dir)
 	stored := filepath.Join(dir, "runs.jsonl")
 	text, err := os.ReadFile(stored)
 	require.NoError(t, err)
 	lines := strings.SplitAfter(string(text), "\n")
-	require.NoError(t, os.WriteFile(stored, []byte(strings.Join(lines[:5], "")+lines[5][:20]), 0o644))
+	require.NoError(t, os.WriteFile(stored, []byte(strings.Join(lines[:6], "")+lines[6][:20]), 0o644))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "runs")))
 	require.NoError(t, os.Remove(filepath.Join(dir, "results.json")))
 }
 
-// An interrupted experiment says what is left of it.
+// An interrupted experiment says what happens to its runs.
 func TestCompareInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	dir := filepath.Join(t.TempDir(), "r")
 	_, err := run(ctx, append(append([]string{}, short...), "--output="+dir)...)
-	require.EqualError(t, err, "interrupted; 0 of 24 runs are kept: --resume "+dir+" goes on")
+	require.EqualError(t, err, "interrupted; 0 of 24 runs are stored: continue with --resume "+dir)
 	_, err = run(ctx, short...)
-	require.EqualError(t, err, "interrupted; 0 of 24 runs had finished and are lost: --output DIR keeps them")
+	require.EqualError(t, err, "interrupted; 0 of 24 runs had finished and are lost: use --output DIR to keep them")
 }
 
+// Two results are compared by their results.json alone.
 func TestCompareStored(t *testing.T) {
-	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
-	compareInto(t, a)
-	compareInto(t, b, "--seed=5")
-	out, err := run(t.Context(), "compare", "--from", filepath.Join(a, "results.json"), "--against", filepath.Join(b, "results.json"))
+	dir := t.TempDir()
+	var files []string
+	for _, seed := range []string{"1", "5"} {
+		_, written := compareInto(t, filepath.Join(t.TempDir(), "r"), "--seed="+seed)
+		files = append(files, filepath.Join(dir, seed+".json"))
+		require.NoError(t, os.WriteFile(files[len(files)-1], []byte(written["results.json"]), 0o600))
+	}
+	out, err := run(t.Context(), "compare", "--from", files[0], "--against", files[1])
 	require.NoError(t, err)
-	require.Contains(t, out, "read-2")
-	_, err = run(t.Context(), "compare", "--from", filepath.Join(a, "none.json"), "--against", b)
+	require.Contains(t, out, "read-2: IOPS")
+	require.Contains(t, out, "p99 latency")
+	_, err = run(t.Context(), "compare", "--from", filepath.Join(dir, "none.json"), "--against", files[1])
 	require.ErrorContains(t, err, "none.json")
+}
+
+// Files of an older version are refused by name, with both versions.
+func TestCompareRefusesOldFiles(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS("../../lab/report/testdata/format-1")))
+	old := filepath.Join(dir, "results.json")
+	for want, args := range map[string][]string{
+		old + ": it is in format 1, of an older Elevisor; this program reads elevisor-results version 2 only":                          {"--from", old, "--against", old},
+		filepath.Join(dir, "plan.json") + ": it is in format 1, of an older Elevisor; this program reads elevisor-plan version 2 only": {"--resume", dir},
+	} {
+		before, err := os.ReadFile(filepath.Join(dir, "runs.jsonl"))
+		require.NoError(t, err)
+		_, err = run(t.Context(), append([]string{"compare"}, args...)...)
+		require.EqualError(t, err, want)
+		after, err := os.ReadFile(filepath.Join(dir, "runs.jsonl"))
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+	}
+	_, err := run(t.Context(), append(append([]string{}, short...), "--output="+dir)...)
+	require.ErrorContains(t, err, "already has an experiment")
+}
+
+// --world=sim is the old name of --world=virtual.
+func TestCompareOldWorldName(t *testing.T) {
+	args := []string{"compare", "--host=none", "--only=read-1", "--runtime=5ms", "--ramp-time=1ms", "--repeats=1", "--format=json"}
+	want, err := run(t.Context(), append(args, "--world=virtual")...)
+	require.NoError(t, err)
+	out, err := run(t.Context(), append(args, "--world=sim")...)
+	require.NoError(t, err)
+	require.Equal(t, want, out)
 }
 
 func TestCompareJobFile(t *testing.T) {
@@ -135,7 +180,7 @@ func TestCompareJobFile(t *testing.T) {
 	require.Equal(t, "mixed", r.Plan.Cells[0].Workload.Name)
 	require.Len(t, r.Runs[0].Outcome.Jobs, 4)
 	require.InDelta(t, 5000, r.Runs[0].Outcome.IOPS(), 600)
-	require.NotZero(t, r.Runs[0].Outcome.Read.CDF)
+	require.Positive(t, r.Runs[0].Outcome.Read.P99)
 	require.Equal(t, 1, r.Summary.Comparisons[0].Base)
 	require.Contains(t, r.Command, "--baseline=none/deadline")
 }
@@ -145,16 +190,16 @@ func TestCompareRefusals(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"--world=moon is neither sim nor loopback nor qemu", []string{"--world=moon"}},
+		{"--world=moon is neither virtual nor loopback nor qemu", []string{"--world=moon"}},
 		{"--format=xml is neither text nor json nor csv", []string{"--format=xml"}},
 		{`--guest: scheduler "x" is unknown; there are none, deadline`, []string{"--guest=x"}},
 		{`--host: scheduler "cfq:x": "x" is not KNOB=VALUE`, []string{"--host=cfq:x"}},
 		{`host: scheduler cfq:x=1: there is no knob "x"`, []string{"--host=cfq:x=1"}},
 		{`none:y=1 / none: scheduler none:y=1: there is no knob "y"`, []string{"--guest=none:y=1"}},
 		{`preset "x" is not known; valid: linear4k`, []string{"--preset=x"}},
-		{"--only=x is no workload of linear4k; there are read-1", []string{"--only=x"}},
-		{"one of them only", []string{"--preset=linear4k", "rw=read"}},
-		{"the presets linear4k and merge are for different disks", []string{"--preset=linear4k,merge"}},
+		{"--only=x is not a workload of linear4k; valid: read-1", []string{"--only=x"}},
+		{"exclude each other: want only one", []string{"--preset=linear4k", "rw=read"}},
+		{"the presets linear4k and merge are meant for different disks", []string{"--preset=linear4k,merge"}},
 		{`"speed" is not a known key; valid: name, rw`, []string{"speed=9"}},
 		{"--runtime is for presets", []string{"--runtime=1", "rw=read"}},
 		{"--jobfile: open", []string{"--jobfile=/does/not/exist"}},
@@ -163,17 +208,17 @@ func TestCompareRefusals(t *testing.T) {
 		{"depth=9999 is out of range 0 to 1024", []string{"--depth=9999"}},
 		{"repeats=0 is out of range 1 to 1000", []string{"--repeats=0"}},
 		{"--baseline=none is not GUEST/HOST", []string{"--baseline=none"}},
-		{"baseline: bfq is none of the host schedulers", []string{"--baseline=none/bfq"}},
+		{"baseline: bfq is not one of the host schedulers", []string{"--baseline=none/bfq"}},
 		{"in virtual time there are sim:, null:, mem: only", []string{"--disk=/dev/null"}},
 		{"seed= would make the drive the same in all runs", []string{"--disk=sim:hdd?seed=3"}},
 		{"above the disk's", []string{"--disk=null:size=1g"}},
 		{"direct=0", []string{"rw=read", "direct=0", "runtime=1"}},
-		{"--kernel is of --world qemu, and this is sim", []string{"--kernel=x"}},
-		{"--cost-read is of --world sim, and this is loopback", []string{"--world=loopback", "--cost-read=3"}},
+		{"--kernel is for --world qemu; this is virtual", []string{"--kernel=x"}},
+		{"--cost-read is for --world virtual; this is loopback", []string{"--world=loopback", "--cost-read=3"}},
 		{"there is no experiment in it", []string{"--resume=" + t.TempDir()}},
-		{"want no --output", []string{"--resume=x", "--output=y"}},
-		{"with --from A.json --against B.json and nothing else", []string{"--from=x"}},
-		{"with --from A.json --against B.json and nothing else", []string{"--from=x", "--against=y", "--seed=3"}},
+		{"--output cannot be given as well", []string{"--resume=x", "--output=y"}},
+		{"takes no other options", []string{"--from=x"}},
+		{"takes no other options", []string{"--from=x", "--against=y", "--seed=3"}},
 	} {
 		_, err := run(t.Context(), append([]string{"compare"}, c.args...)...)
 		require.ErrorContains(t, err, c.want, "%v", c.args)
@@ -186,7 +231,7 @@ func TestProgressLine(t *testing.T) {
 	require.Equal(t, "10 of 30 runs", progressLine(plan.Progress{Done: 10, Total: 30, Before: 10}, 0))
 }
 
-// Words of a workload that nothing follows from are named, and not where results go.
+// Options of a workload that have no effect are named on stderr.
 func TestCompare_namesIgnoredWords(t *testing.T) {
 	root := newRoot()
 	var out, notes strings.Builder

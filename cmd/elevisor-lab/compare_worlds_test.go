@@ -19,7 +19,7 @@ func TestCompareAccelerator(t *testing.T) {
 	_, err = run(t.Context(), append(words, "--accel=tcg", "--qemu=/nonexistent/qemu")...)
 	require.ErrorContains(t, err, "missing: /nonexistent/qemu")
 	_, err = run(t.Context(), "compare", "--accel=tcg", "--preset=linear4k")
-	require.EqualError(t, err, "--accel is of --world qemu, and this is sim")
+	require.EqualError(t, err, "--accel is for --world qemu; this is virtual")
 }
 
 // The plan holds the accelerator that the environment forces: the figures depend on it, and

@@ -10,7 +10,7 @@ type Workload struct {
 	Name string `json:"name"`
 	Jobs []Job  `json:"jobs"`
 	// PerVM has each VM run one of the jobs only, in their order, instead of all.
-	PerVM bool `json:"per_vm,omitempty"`
+	PerVM bool `json:"one_job_per_vm,omitempty"`
 }
 
 // Of are the jobs that a VM runs, of VMs that count from 0.
@@ -23,41 +23,42 @@ func (w *Workload) Of(vm int) []Job {
 }
 
 // Job are the words of one job; numjobs makes several of it. Zero values are fio's
-// defaults unless said otherwise. The names in brackets are fio's.
+// defaults unless said otherwise. The names in brackets are fio's. In JSON, sizes and times
+// have their units in their names (json.go), so that no name of fio's has another unit.
 type Job struct {
 	Name    string  `json:"name"`
-	RW      string  `json:"rw"`      // (rw) read, write, randread, randwrite, rw, randrw
-	BS      int     `json:"bs"`      // (bs) bytes; 4096
-	BSSplit []Split `json:"bssplit"` // (bssplit) of both directions; none: BS
-	IODepth int     `json:"iodepth"` // (iodepth)
+	RW      string  `json:"rw"`                // (rw) read, write, randread, randwrite, rw, randrw
+	BS      int     `json:"bs_bytes"`          // (bs) bytes; 4096
+	BSSplit []Split `json:"bssplit,omitempty"` // (bssplit) of both directions; none: BS
+	IODepth int     `json:"iodepth"`           // (iodepth)
 	// Batch (iodepth_batch) is how many requests are submitted at once, as soon as there is
 	// room for so many: fio does so with iodepth_batch_complete_min of the same value. 0 and
 	// 1: one by one.
 	Batch           int           `json:"iodepth_batch"`
-	NumJobs         int           `json:"numjobs"`          // (numjobs)
-	Offset          int64         `json:"offset"`           // (offset) bytes
-	OffsetIncrement int64         `json:"offset_increment"` // (offset_increment) bytes
-	Size            int64         `json:"size"`             // (size) bytes; 0: the rest of the disk
-	Runtime         time.Duration `json:"runtime"`          // (runtime)
-	Ramp            time.Duration `json:"ramp_time"`        // (ramp_time)
-	TimeBased       bool          `json:"time_based"`       // (time_based)
-	MixRead         int           `json:"rwmixread"`        // (rwmixread) per cent
-	RateIOPS        int           `json:"rate_iops"`        // (rate_iops)
-	ThinkTime       time.Duration `json:"thinktime"`        // (thinktime)
-	Seed            uint64        `json:"randseed"`         // (randseed) 0: the run's
-	Verify          bool          `json:"verify"`           // (verify)
-	Direct          bool          `json:"direct"`           // (direct) always 1 but in a real guest
-	Fsync           int           `json:"fsync"`            // (fsync) a flush after so many writes
+	NumJobs         int           `json:"numjobs"`                // (numjobs)
+	Offset          int64         `json:"offset_bytes"`           // (offset) bytes
+	OffsetIncrement int64         `json:"offset_increment_bytes"` // (offset_increment) bytes
+	Size            int64         `json:"size_bytes"`             // (size) bytes; 0: the rest of the disk
+	Runtime         time.Duration `json:"-"`                      // (runtime)
+	Ramp            time.Duration `json:"-"`                      // (ramp_time)
+	TimeBased       bool          `json:"time_based"`             // (time_based)
+	MixRead         int           `json:"rwmixread"`              // (rwmixread) per cent
+	RateIOPS        int           `json:"rate_iops"`              // (rate_iops)
+	ThinkTime       time.Duration `json:"-"`                      // (thinktime)
+	Seed            uint64        `json:"randseed"`               // (randseed) 0: the run's
+	Verify          bool          `json:"verify_data"`            // (verify)
+	Direct          bool          `json:"direct"`                 // (direct) always 1 but in a real guest
+	Fsync           int           `json:"fsync"`                  // (fsync) a flush after so many writes
 	// Stride, if not 0, has a sequential job go on that many bytes after the beginning of
 	// its last block, as fio's rw=read:N does with N = Stride - BS. Below 0 it goes
 	// backwards, from the last block on.
-	Stride int64 `json:"stride"`
+	Stride int64 `json:"stride_bytes"`
 
 	skip int64 // rw's :N, until Check knows the block it stands behind
 }
 
 // Split is one size of bssplit.
 type Split struct {
-	BS      int `json:"bs"`
+	BS      int `json:"bs_bytes"`
 	Percent int `json:"percent"`
 }

@@ -11,7 +11,7 @@ import (
 type Preset struct {
 	Name, Doc string
 	Loads     []Load
-	// Disks are what the loads are for, by world: sim, loopback, qemu.
+	// Disks are what the loads are for, by world: virtual, loopback, qemu.
 	Disks map[string]Disk
 }
 
@@ -68,7 +68,7 @@ func (p Preset) Workloads() []Workload {
 
 // everywhere is one disk for all worlds.
 func everywhere(d Disk) map[string]Disk {
-	return map[string]Disk{"sim": d, "loopback": d, "qemu": d}
+	return map[string]Disk{"virtual": d, "loopback": d, "qemu": d}
 }
 
 // What drives and regions of some presets are. Nothing is kept of what is written to the
@@ -134,7 +134,7 @@ func virtioNone() Preset {
 		Name: "virtio-none-2023", Disks: everywhere(Disk{Path: fastDisk}),
 		Doc: "the 32 rows with which virtio_blk's default became none in 2023: 4 and 256 KiB, 1 and 128 in flight, 1 and 2 jobs, one queue, on a disk that takes no time",
 	}
-	p.Disks["sim"] = Disk{Path: "sim:ssd?preset=sata-ssd&file=null:size=16g"}
+	p.Disks["virtual"] = Disk{Path: "sim:ssd?preset=sata-ssd&file=null:size=16g"}
 	for _, numJobs := range []int{1, 2} {
 		for _, rw := range []string{"randread", "randwrite", "read", "write"} {
 			for _, depth := range []int{1, 128} {

@@ -8,13 +8,13 @@ import (
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// axis is one list of a load.
+// axis is one of the lists of a load, with its bounds and its default.
 type axis struct {
 	name   string
 	values []int
 	lo, hi int
 	def    int
-	powers bool // of 2 only
+	powers bool // only powers of 2
 }
 
 func (a *axis) check() error {
@@ -35,7 +35,7 @@ func (a *axis) check() error {
 	return nil
 }
 
-// axesOf are the lists with their ranges, in the order in which combine takes them.
+// axesOf returns the lists with their bounds, in the order in which combine takes them.
 func axesOf(vms, queues, sizes, depths, noMerges []int) []axis {
 	return []axis{
 		{"vms", vms, 1, VMsMax, 1, false}, {"queues", queues, 1, device.MaxQueues, 1, false},

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Environment describes the machine that we are on: kernel, processor, cores, governor,
-// load and Go's version; what it does not tell is left out. Worlds in real time begin
-// theirs with it.
+// Environment describes this machine: kernel, CPU model, number of CPUs, frequency
+// governor, load average and Go version. What cannot be found out is left out. Worlds in
+// real time start theirs with it.
 func Environment() map[string]string {
 	env := map[string]string{"cpus": strconv.Itoa(runtime.NumCPU()), "go": runtime.Version()}
 	note := func(key, value string) {
@@ -32,7 +32,7 @@ func Environment() map[string]string {
 	return env
 }
 
-// within is the part of text behind the first key of a line "key : value".
+// within returns the value of the first line "key : value" in text.
 func within(text, key string) string {
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == key {

@@ -8,8 +8,8 @@ import (
 	"github.com/elevisor/elevisor/lab/stats"
 )
 
-// headline is one sentence about IOPS, made of counts and of the two ends of what was
-// measured: it says nothing about what was not.
+// headline is one sentence about IOPS: in how many cells each scheduler was faster or
+// slower, the largest gain and the largest loss. It generalizes nothing.
 func (s *summing) headline() string {
 	var all []int
 	for i := range s.Comparisons {
@@ -21,7 +21,7 @@ func (s *summing) headline() string {
 	case len(all) == 0:
 		return "Nothing was compared."
 	case !slices.ContainsFunc(all, func(i int) bool { return s.shown[i] != stats.TooFewPairs }):
-		return fmt.Sprintf("No verdict: each comparison has fewer than %d pairs of runs.", stats.MinPairs)
+		return fmt.Sprintf("No verdict: every comparison has fewer than %d pairs of runs.", stats.MinPairs)
 	}
 	parts, none := []string{}, []string{}
 	for _, t := range s.tallies(all) {
@@ -34,7 +34,7 @@ func (s *summing) headline() string {
 	if len(none) > 0 {
 		parts = append(parts, "no difference shown with "+strings.Join(none, ", "))
 	}
-	text := fmt.Sprintf("IOPS against guest %s / host %s, where significant after correction for %d comparisons: %s",
+	text := fmt.Sprintf("IOPS against guest %s / host %s, at p < 0.05 after correction for multiple comparisons (%d): %s",
 		s.plan.BaseGuest, s.plan.BaseHost, len(all), strings.Join(parts, "; "))
 	best, least := s.extremes(all)
 	if best >= 0 {
@@ -46,7 +46,7 @@ func (s *summing) headline() string {
 	return text + "."
 }
 
-// tally is how often one scheduler, in one place, was better or worse.
+// tally counts how often one scheduler, in the guest or in the host, was better or worse.
 type tally struct {
 	who                string
 	faster, slower, of int
@@ -63,13 +63,13 @@ func (t *tally) String() string {
 	return fmt.Sprintf("%s %s of %d cells", t.who, strings.Join(ways, " and "), t.of)
 }
 
-// tallies count by host scheduler where the guest's is the baseline's, by guest scheduler
-// where the host's is, and apart where both are others: what those gain may be due to
-// either.
+// tallies counts by host scheduler where the guest's is the baseline's, and by guest
+// scheduler where the host's is. Where both differ from the baseline, either may be the
+// cause, so these are counted separately.
 func (s *summing) tallies(of []int) (all []*tally) {
 	for _, i := range of {
 		c := &s.plan.Cells[s.Comparisons[i].Cell]
-		who := "both at once"
+		who := "guest and host together"
 		switch {
 		case based(c.Host, s.plan.BaseHost, c.MaxSectorsKB):
 			who = "guest " + c.Guest.String()
@@ -94,10 +94,10 @@ func (s *summing) tallies(of []int) (all []*tally) {
 	return all
 }
 
-// certain is whether a difference stands after correction.
+// certain reports whether a difference is significant after correction.
 func (s *summing) certain(i int) bool { return s.Comparisons[i].PHolm < alpha }
 
-// extremes are the largest gain and the largest loss among what is certain; -1: none.
+// extremes returns the largest gain and the largest loss that are certain; -1: none.
 func (s *summing) extremes(of []int) (best, least int) {
 	best, least = -1, -1
 	for _, i := range of {

@@ -1,3 +1,16 @@
+// Package plan describes experiments that compare I/O schedulers in the guest with I/O
+// schedulers in the host: it plans the runs, has a [World] carry them out, stores each one
+// when it has ended, and summarizes them.
+//
+// A [Plan] is a matrix of guest schedulers, host schedulers and workloads, with whatever
+// else is varied (VMs, queues, queue size, queue depth). One element is a [Cell]. It is
+// run Repeats times, in randomised complete blocks: a block holds every cell of one
+// comparison once, in an order drawn from the plan's seed. The cells of a block share
+// their job seed, so that all schedulers see the same requests.
+//
+// Worlds run in virtual time, with the built-in guest over a real socket (loopback), or
+// in a real VM (qemu). All take their workloads from guest/fio and give the same
+// [Outcome]. docs/RESULTS_FORMAT.md documents what is stored.
 package plan
 
 import (
@@ -7,70 +20,28 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/elevisor/elevisor/guest/fio"
 	"github.com/elevisor/elevisor/lab/stats"
-	"github.com/elevisor/elevisor/sched"
 )
 
-// Matrix is what a plan is made of: every guest scheduler with every host scheduler, for
-// every load.
-type Matrix struct {
-	World   string
-	Disk    string // in backend.Open's words
-	IOPS    uint64 // what it is slowed down to; 0: not
-	Guests  []Scheduler
-	Hosts   []Scheduler
-	Loads   []Load
-	Repeats int
-	Seed    uint64
-	// BaseGuest and BaseHost name the cells that others are compared with; both empty:
-	// none and none if the matrix has them, else the first of each.
-	BaseGuest, BaseHost string
-	Trace               int               // requests kept of each cell's first run
-	Options             map[string]string // of the world, for the record
+// Plan is what is to be run.
+type Plan struct {
+	World   string `json:"world"`
+	Disk    string `json:"disk"`
+	IOPS    uint64 `json:"disk_iops_limit,omitempty"` // see Spec
+	Cells   []Cell `json:"cells"`
+	Repeats int    `json:"repeats"`
+	Seed    uint64 `json:"seed"`
+	// BaseGuest and BaseHost are the schedulers of the cell that the others of the same
+	// workload are compared with, as Scheduler.String has them.
+	BaseGuest string `json:"baseline_guest_scheduler"`
+	BaseHost  string `json:"baseline_host_scheduler"`
+	// Trace is how many requests of each cell's first run are kept: Spec.Trace of block 0.
+	Trace int `json:"trace_requests"`
+	// Options are the world's own flags: what else the figures depend on.
+	Options map[string]string `json:"options,omitempty"`
 }
 
-// Load is a workload with what is around it: every combination of the lists' values. An
-// empty list stands for one default: 1 VM, 1 queue of 128 entries, the scheduler's depth,
-// all merges.
-type Load struct {
-	fio.Workload
-	VMs, Queues, QSizes, Depths, NoMerges []int
-	MaxSectorsKB                          int // of a merged request, guest and host; 0: their default
-}
-
-// Bounds of a plan.
-const (
-	RepeatsMax = 1000
-	VMsMax     = 256
-	TraceMax   = 1 << 20
-	cellsMax   = 100_000
-	runsMax    = 1_000_000
-)
-
-// NewPlan makes the plan of a matrix, with cells in the order of the loads, then of their
-// lists, then of guests, then of hosts. An error names the word that is wrong and what is
-// valid.
-func NewPlan(m Matrix) (*Plan, error) {
-	if err := m.check(); err != nil {
-		return nil, err
-	}
-	p := &Plan{
-		World: m.World, Disk: m.Disk, IOPS: m.IOPS, Repeats: m.Repeats, Seed: m.Seed,
-		BaseGuest: m.BaseGuest, BaseHost: m.BaseHost, Trace: m.Trace, Options: m.Options,
-	}
-	for i := range m.Loads {
-		if err := m.addLoad(p, &m.Loads[i]); err != nil {
-			return nil, fmt.Errorf("workload %s: %w", m.Loads[i].Name, err)
-		}
-	}
-	if err := p.checkSize(); err != nil {
-		return nil, err
-	}
-	return p, p.chooseBase(&m)
-}
-
-// checkSize bounds what is run.
+// checkSize bounds the number of cells and runs.
 func (p *Plan) checkSize() error {
 	if len(p.Cells) > cellsMax || len(p.Cells)*p.Repeats > runsMax {
 		return fmt.Errorf("%d cells with %d repeats: more than %d cells or %d runs", len(p.Cells), p.Repeats, cellsMax, runsMax)
@@ -88,8 +59,8 @@ func checkCounts(repeats, trace int) error {
 	return nil
 }
 
-// check says whether a plan that was read from a file is one that NewPlan makes, as far as
-// others rely on it. What schedulers, jobs and the disk are is checked by the world.
+// check validates a plan that was read from a file: everything that other code takes for
+// granted. The world checks schedulers, jobs and the disk.
 func (p *Plan) check() error {
 	if err := cmp.Or(checkCounts(p.Repeats, p.Trace), p.checkSize()); err != nil {
 		return err
@@ -111,136 +82,14 @@ func (p *Plan) check() error {
 	return nil
 }
 
-func (m *Matrix) check() error {
-	if err := checkCounts(m.Repeats, m.Trace); err != nil {
-		return err
-	}
-	switch {
-	case len(m.Guests) == 0 || len(m.Hosts) == 0:
-		return errors.New("want at least one guest and one host scheduler")
-	case len(m.Loads) == 0:
-		return errors.New("no workload: want at least one")
-	case (m.BaseGuest == "") != (m.BaseHost == ""):
-		return errors.New("the baseline is a guest and a host scheduler: want both")
-	}
-	if err := cmp.Or(apart("guest", m.Guests, 0), apart("host", m.Hosts, 0)); err != nil {
-		return err
-	}
-	for _, s := range m.Hosts {
-		if err := CheckHost(s); err != nil {
-			return fmt.Errorf("host: %w", err)
-		}
-	}
-	return nil
-}
-
-// apart refuses schedulers of one side that are the same under a load's limit; 0: none.
-func apart(side string, list []Scheduler, maxKB int) error {
-	for i, s := range list {
-		same := limited(s, maxKB).String()
-		if slices.ContainsFunc(list[:i], func(o Scheduler) bool { return limited(o, maxKB).String() == same }) {
-			return fmt.Errorf("%s scheduler %s is given twice", side, same)
-		}
-	}
-	return nil
-}
-
-func (m *Matrix) addLoad(p *Plan, l *Load) error {
-	if len(l.Jobs) == 0 {
-		return errors.New("it has no jobs")
-	}
-	same := func(c Cell) bool { return c.Workload.Name == l.Name }
-	if slices.ContainsFunc(p.Cells, same) {
-		return errors.New("there are two of that name")
-	}
-	if l.MaxSectorsKB != 0 {
-		if err := maxSectorsKB.check(fmt.Sprint(l.MaxSectorsKB)); err != nil {
-			return err
-		}
-		if err := cmp.Or(apart("guest", m.Guests, l.MaxSectorsKB), apart("host", m.Hosts, l.MaxSectorsKB)); err != nil {
-			return err
-		}
-	}
-	axes := axesOf(l.VMs, l.Queues, l.QSizes, l.Depths, l.NoMerges)
-	for i := range axes {
-		if err := axes[i].check(); err != nil {
-			return err
-		}
-	}
-	m.combine(p, l, axes, nil)
-	return nil
-}
-
-// combine adds a cell for each combination of the axes' values that begins with chosen.
-func (m *Matrix) combine(p *Plan, l *Load, axes []axis, chosen []int) {
-	if len(chosen) < len(axes) {
-		for _, v := range axes[len(chosen)].values {
-			m.combine(p, l, axes, append(slices.Clip(chosen), v))
-		}
-		return
-	}
-	for _, g := range m.Guests {
-		for _, h := range m.Hosts {
-			p.Cells = append(p.Cells, Cell{
-				Guest: limited(g, l.MaxSectorsKB), Host: limited(h, l.MaxSectorsKB), Workload: l.Workload,
-				VMs: chosen[0], Queues: chosen[1], QSize: chosen[2], Depth: chosen[3], NoMerges: chosen[4],
-				MaxSectorsKB: l.MaxSectorsKB,
-			})
-		}
-	}
-}
-
-// limited is s with a limit on the size of requests, unless it has one of its own.
-func limited(s Scheduler, kb int) Scheduler {
-	if kb == 0 || slices.ContainsFunc(s.Knobs, func(k sched.Knob) bool { return k.Key == maxSectorsKB.key }) {
-		return s
-	}
-	s.Knobs = append(slices.Clip(s.Knobs), sched.Knob{Key: maxSectorsKB.key, Value: fmt.Sprint(kb)})
-	return s
-}
-
-// chooseBase settles what is compared with what.
-func (p *Plan) chooseBase(m *Matrix) error {
-	if m.BaseGuest != "" {
-		return p.checkBase(m)
-	}
-	pick := func(list []Scheduler) string {
-		for _, s := range list {
-			if k, err := sched.Find(s.Name); err == nil && !k.Meets && len(s.Knobs) == 0 {
-				return s.String()
-			}
-		}
-		return list[0].String()
-	}
-	p.BaseGuest, p.BaseHost = pick(m.Guests), pick(m.Hosts)
-	return nil
-}
-
-func (p *Plan) checkBase(m *Matrix) error {
-	for _, side := range []struct {
-		name string
-		base *string
-		list []Scheduler
-	}{{"guest", &p.BaseGuest, m.Guests}, {"host", &p.BaseHost, m.Hosts}} {
-		s, err := ParseScheduler(*side.base)
-		if err != nil {
-			return fmt.Errorf("baseline: %w", err)
-		}
-		*side.base = s.String()
-		if !slices.ContainsFunc(side.list, func(o Scheduler) bool { return o.String() == s.String() }) {
-			return fmt.Errorf("baseline: %s is none of the %s schedulers", s, side.name)
-		}
-	}
-	return nil
-}
-
-// Group is what is compared with each other: cells that differ in their schedulers only.
+// Group holds the cells that are compared with each other: they differ only in their
+// schedulers.
 type Group struct {
-	Cells []int // of Plan.Cells
-	Base  int   // the one that the others are compared with
+	Cells []int // indexes of Plan.Cells
+	Base  int   // the one that the others are compared with; -1: none
 }
 
-// Groups are the plan's, in the order of their first cells.
+// Groups returns the plan's groups, in the order of their first cells.
 func (p *Plan) Groups() []Group {
 	var groups []Group
 	at := map[string]int{}
@@ -261,16 +110,16 @@ func (p *Plan) Groups() []Group {
 	return groups
 }
 
-// based says whether s is the scheduler that base names, where a load may have added a
-// limit to it.
+// based reports whether s is the scheduler that base names, apart from the limit that a
+// load may have added.
 func based(s Scheduler, base string, maxKB int) bool {
 	b, err := ParseScheduler(base)
 	return err == nil && s.String() == limited(b, maxKB).String()
 }
 
-// Order is the order in which all is run: in each repeat every group, and in each group
-// every cell, once, drawn from the plan's seed. The runs of one group in one repeat are a
-// block: they come one after the other, and have one seed.
+// Order returns all runs in the order in which they are carried out. Each repeat has every
+// group once, and each group every cell once, in an order drawn from the plan's seed. The
+// runs of one group in one repeat are a block: they follow each other and share a seed.
 func (p *Plan) Order() ([]Run, error) {
 	groups := p.Groups()
 	turns, err := stats.Blocks(len(groups), p.Repeats, p.Seed)
@@ -295,37 +144,20 @@ func (p *Plan) Order() ([]Run, error) {
 	return runs, nil
 }
 
-// What numbers are drawn for, so that they do not depend on each other.
+// Streams keep numbers that are drawn for different purposes independent.
 const (
 	streamOrder = 1 << 56
 	streamSeeds = 2 << 56
 )
 
-// drawn is number n of a stream, from 1 to 2^31: what every program that takes a seed
-// takes.
+// drawn is number n of a stream, from 1 to 2^31, a range that every program with a seed
+// accepts.
 func drawn(seed, n, stream uint64) uint64 {
 	return 1 + rand.New(rand.NewPCG(seed, stream+n)).Uint64()>>33
 }
 
-// Name is how people call a cell: its guest and its host scheduler.
-func (c *Cell) Name() string { return c.Guest.String() + " / " + c.Host.String() }
-
-// String is all that tells a cell from others; settings that are the default are left out.
-func (c *Cell) String() string {
-	s := c.Workload.Name + ": " + c.Name()
-	for _, v := range []struct {
-		name     string
-		n, usual int
-	}{{"vms", c.VMs, 1}, {"queues", c.Queues, 1}, {"queue-size", c.QSize, 128}, {"depth", c.Depth, 0}, {"nomerges", c.NoMerges, 0}} {
-		if v.n != v.usual {
-			s += fmt.Sprintf(", %s=%d", v.name, v.n)
-		}
-	}
-	return s
-}
-
-// Difference says in what q is not p, or nothing: the first thing that a reader should
-// look at.
+// Difference describes the first difference between two plans; it is empty if there is
+// none.
 func (p *Plan) Difference(q *Plan) string {
 	for _, d := range []struct {
 		name string

@@ -12,7 +12,7 @@ import (
 	"github.com/elevisor/elevisor/guest/fio"
 )
 
-// names are schedulers as they are written.
+// names parses schedulers.
 func names(texts ...string) (all []Scheduler) {
 	for _, t := range texts {
 		s, err := ParseScheduler(t)
@@ -115,7 +115,7 @@ func TestNewPlan_base(t *testing.T) {
 	assert.Equal(t, 3, p.Groups()[0].Base)
 }
 
-// A cell whose scheduler has the load's knob by its own wish is not the baseline without it.
+// A cell whose scheduler was given max_sectors_kb itself is not the baseline without it.
 func TestGroups_baselineAndItsLimitedTwin(t *testing.T) {
 	m := matrix()
 	m.Guests, m.Hosts = names("none:max_sectors_kb=32", "none"), names("none:max_sectors_kb=32", "none", "cfq")
@@ -133,15 +133,15 @@ func TestGroups_baselineAndItsLimitedTwin(t *testing.T) {
 
 func TestNewPlan_refuses(t *testing.T) {
 	for want, spoil := range map[string]func(m *Matrix){
-		"repeats=0 is out of range 1 to 1000":            func(m *Matrix) { m.Repeats = 0 },
-		"repeats=1001 is out of range":                   func(m *Matrix) { m.Repeats = 1001 },
-		"trace=-1 is out of range 0 to 1048576":          func(m *Matrix) { m.Trace = -1 },
-		"want at least one guest and one host scheduler": func(m *Matrix) { m.Hosts = nil },
-		"no workload": func(m *Matrix) { m.Loads = nil },
+		"repeats=0 is out of range 1 to 1000":                 func(m *Matrix) { m.Repeats = 0 },
+		"repeats=1001 is out of range":                        func(m *Matrix) { m.Repeats = 1001 },
+		"trace=-1 is out of range 0 to 1048576":               func(m *Matrix) { m.Trace = -1 },
+		"want at least one guest and one host scheduler":      func(m *Matrix) { m.Hosts = nil },
+		"want at least one workload":                          func(m *Matrix) { m.Loads = nil },
 		"guest scheduler deadline is given twice":             func(m *Matrix) { m.Guests = names("deadline", "mq-deadline") },
 		"host: scheduler bfq:x=1: there is no knob":           func(m *Matrix) { m.Hosts = names("bfq:x=1") },
 		"workload a: it has no jobs":                          func(m *Matrix) { m.Loads[0].Jobs = nil },
-		"workload a: there are two of that name":              func(m *Matrix) { m.Loads[1].Name = "a" },
+		"workload a: another workload has that name":          func(m *Matrix) { m.Loads[1].Name = "a" },
 		"workload b: vms=0 is out of range 1 to 256":          func(m *Matrix) { m.Loads[1].VMs = []int{0} },
 		"workload a: queues=257 is out of range":              func(m *Matrix) { m.Loads[0].Queues = []int{257} },
 		"workload a: queue-size=100 is not a power of 2":      func(m *Matrix) { m.Loads[0].QSizes = []int{100} },
@@ -151,7 +151,7 @@ func TestNewPlan_refuses(t *testing.T) {
 		`workload a: max_sectors_kb="1" is not a number from`: func(m *Matrix) { m.Loads[0].MaxSectorsKB = 1 },
 		"a guest and a host scheduler: want both":             func(m *Matrix) { m.BaseGuest = "none" },
 		`baseline: scheduler "x" is unknown`:                  func(m *Matrix) { m.BaseGuest, m.BaseHost = "x", "none" },
-		"baseline: kyber is none of the host schedulers":      func(m *Matrix) { m.BaseGuest, m.BaseHost = "none", "kyber" },
+		"baseline: kyber is not one of the host schedulers":   func(m *Matrix) { m.BaseGuest, m.BaseHost = "none", "kyber" },
 		"more than 100000 cells or 1000000 runs": func(m *Matrix) {
 			m.Repeats = 1000
 			for i := 2; i <= 256; i++ {
@@ -166,8 +166,8 @@ func TestNewPlan_refuses(t *testing.T) {
 	}
 }
 
-// Every block holds each cell of a group once, one after the other and with one seed,
-// which no other block has; and one seed of the plan gives one order.
+// Every block has each cell of a group once, in succession and with a seed that no other
+// block has. The plan's seed determines the order.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := matrix()

@@ -2,13 +2,13 @@ package plan
 
 import "github.com/elevisor/elevisor/lab/stats"
 
-// quantity is one number of a run; without ok the run has none.
+// quantity is one number of a run; ok is false if the run has none.
 type quantity struct {
 	to *Sample
 	of func(o *Outcome) (x float64, ok bool)
 }
 
-// quantities are those of CellStats.
+// quantities returns those of CellStats.
 func quantities(c *CellStats) []quantity {
 	return []quantity{
 		{&c.IOPS, func(o *Outcome) (float64, bool) { return o.IOPS(), true }},
@@ -32,7 +32,7 @@ func quantities(c *CellStats) []quantity {
 	}
 }
 
-// ratio is a/b, which there is none of for 0.
+// ratio is a/b; there is none if b is 0.
 func ratio(a, b float64) (float64, bool) {
 	if b == 0 {
 		return 0, false
@@ -40,7 +40,7 @@ func ratio(a, b float64) (float64, bool) {
 	return a / b, true
 }
 
-// worst is the larger of both directions' latencies, of those that have any.
+// worst takes the larger latency of the directions that have any requests.
 func worst(of func(*Direction) float64) func(*Outcome) (float64, bool) {
 	return func(o *Outcome) (x float64, ok bool) {
 		for _, d := range []*Direction{&o.Read, &o.Write} {
@@ -52,7 +52,7 @@ func worst(of func(*Direction) float64) func(*Outcome) (float64, bool) {
 	}
 }
 
-// jain is of the jobs' shares; there is none where nobody got anything.
+// jain is the index of the jobs' IOPS; there is none if no job got anything.
 func jain(o *Outcome) (float64, bool) {
 	shares := make([]float64, len(o.Jobs))
 	for i, j := range o.Jobs {

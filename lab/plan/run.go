@@ -6,10 +6,11 @@ import (
 	"sync"
 )
 
-// Concurrent is a World in which runs do not disturb each other: several go on at a time.
+// Concurrent is a World in which runs do not disturb each other, so that several can run
+// at a time.
 type Concurrent interface {
 	World
-	// Concurrent is how many; at least 1.
+	// Concurrent is how many may run at a time; at least 1.
 	Concurrent() int
 }
 
@@ -17,23 +18,24 @@ type Concurrent interface {
 type Runner struct {
 	World World
 	Plan  *Plan
-	State *State // where finished runs are kept, and where those of before come from; nil: nowhere
-	// Progress is told after each run; may be nil. Calls do not overlap.
+	State *State // stores finished runs, and has those of earlier programs; nil: nothing is stored
+	// Progress is called after each run; it may be nil. Calls do not overlap.
 	Progress func(Progress)
-	// Stream is Spec.Stream, and told which run begins.
+	// Stream is Spec.Stream; it also receives a line when a run starts.
 	Stream func(line string)
 }
 
-// Progress is how far it is.
+// Progress is how many runs are done.
 type Progress struct {
 	Done, Total int
-	Before      int // of those done, how many an earlier program did
+	Before      int // how many of those an earlier program did
 }
 
-// Run carries out what is left of the plan, and returns all runs in its order. Outcomes do
-// not depend on how many run at a time, or on how often the work was interrupted, if the
-// world's do not. ctx ends it with ctx's error; so does the first run that fails, with an
-// error that names it. What has finished by then is in the state.
+// Run carries out what is left of the plan, and returns all runs in the plan's order. If
+// the world's outcomes do not depend on how many runs there are at a time, and on
+// interruptions, neither do the results. Run ends early when ctx is cancelled, with ctx's
+// error, or when a run fails, with an error that names it. The state then has what had
+// finished.
 func (r *Runner) Run(ctx context.Context) ([]Run, error) {
 	runs, err := r.Plan.Order()
 	if err != nil {
@@ -55,19 +57,19 @@ func (r *Runner) Run(ctx context.Context) ([]Run, error) {
 	return runs, w.run(ctx)
 }
 
-// work is a plan that is being carried out.
+// work is the state of Runner.Run.
 type work struct {
 	*Runner
 	runs []Run
-	todo []int // of runs, in their order
+	todo []int // indexes of runs, in order
 
 	mu       sync.Mutex
-	next     int // of todo
+	next     int // index of todo
 	progress Progress
-	err      error // the first
+	err      error // the first one
 }
 
-// run has as many runs at a time as the world likes.
+// run keeps as many runs going at a time as the world allows.
 func (w *work) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -85,7 +87,7 @@ func (w *work) run(ctx context.Context) error {
 				}
 				if err := w.one(ctx, &w.runs[i]); err != nil {
 					w.fail(err)
-					cancel() // the others' work would be for nothing
+					cancel() // the other runs' outcomes would not be used
 					return
 				}
 			}
@@ -95,7 +97,7 @@ func (w *work) run(ctx context.Context) error {
 	return w.err
 }
 
-// take is the next run to do.
+// take returns the index of the next run.
 func (w *work) take(ctx context.Context) (int, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +119,7 @@ func (w *work) fail(err error) {
 	}
 }
 
-// one carries out a run.
+// one carries out one run.
 func (w *work) one(ctx context.Context, r *Run) error {
 	cell := &w.Plan.Cells[r.Cell]
 	spec := Spec{Cell: *cell, Disk: w.Plan.Disk, IOPS: w.Plan.IOPS, Seed: r.Seed, Stream: w.Stream}

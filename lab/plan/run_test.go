@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -13,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fake is a world whose outcomes follow from cell and seed. It fails in run number fail,
-// and has its context cancelled in run number stop.
+// fake is a world whose outcomes follow from cell and seed. Run number fail fails, and run
+// number stop cancels its own context.
 type fake struct {
 	workers    int
 	runs       atomic.Int64
@@ -58,7 +59,7 @@ func encode(t *testing.T, runs []Run) string {
 	return string(text)
 }
 
-// However many run at a time, the results are the same, and in the plan's order.
+// The results are in the plan's order and the same, however many run at a time.
 func TestRunner(t *testing.T) {
 	p := testPlan(t)
 	var want string
@@ -93,8 +94,8 @@ func TestRunner_nameOfTheRunThatFails(t *testing.T) {
 	require.Nil(t, runs[4].Outcome)
 }
 
-// Interrupted twice, once with a line half written, the experiment ends as if nothing had
-// been.
+// An experiment that is interrupted twice, once while a line is being written, ends with
+// the same results.
 func TestState_resumes(t *testing.T) {
 	p := testPlan(t)
 	whole, err := (&Runner{World: &fake{workers: 1}, Plan: p}).Run(context.Background())
@@ -103,18 +104,18 @@ func TestState_resumes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	_, err = OpenState(dir)
 	require.ErrorIs(t, err, ErrNoState)
-	s, err := CreateState(dir, Begun{Version: "v", Plan: *p})
+	s, err := CreateState(dir, Experiment{Version: "v", Plan: *p})
 	require.NoError(t, err)
 	_, err = OpenState(dir)
-	require.ErrorContains(t, err, "is being run by another program")
+	require.ErrorContains(t, err, "another program is running the experiment")
 
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &fake{workers: 2, stop: 20, cancel: cancel}
 	_, err = (&Runner{World: w, Plan: p, State: s}).Run(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, s.Close())
-	_, err = CreateState(dir, Begun{Plan: *p})
-	require.ErrorContains(t, err, "has an experiment already: --resume")
+	_, err = CreateState(dir, Experiment{Plan: *p})
+	require.ErrorContains(t, err, "already has an experiment: continue it with --resume")
 
 	s, err = OpenState(dir)
 	require.NoError(t, err)
@@ -162,26 +163,81 @@ func TestOpenState_refuses(t *testing.T) {
 		require.NoError(t, err)
 		return string(text) + "\n"
 	}
+	const head = `{"schema":"elevisor-runs","schema_version":2}` + "\n"
 	good := line(func(*Run) {})
 	for want, text := range map[string]string{
-		"line 1: it is none of the plan's 72 runs": line(func(r *Run) { r.Order = 72 }),
-		"line 2: it is none of the plan's":         good + good,
-		"line 1: it is none":                       line(func(r *Run) { r.Outcome = nil }),
-		"line 1: run 3 is not the plan's":          line(func(r *Run) { r.Seed++ }),
-		"line 2: invalid character":                good + "x\n",
+		"line 1: no schema is given; this program reads elevisor-runs version 2": good,
+		"line 1: it is elevisor-runs version 3; this program reads version 2":    strings.Replace(head, "2", "3", 1),
+		"line 2: it is none of the plan's 72 runs":                               head + line(func(r *Run) { r.Order = 72 }),
+		"line 3: it is none of the plan's":                                       head + good + good,
+		"line 2: it is none":                                                     head + line(func(r *Run) { r.Outcome = nil }),
+		"line 2: run 3 is not the plan's":                                        head + line(func(r *Run) { r.Seed++ }),
+		"line 3: invalid character":                                              head + good + "x\n",
 	} {
 		dir := t.TempDir()
-		s, err := CreateState(dir, Begun{Plan: *p})
+		s, err := CreateState(dir, Experiment{Plan: *p})
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
 		require.NoError(t, os.WriteFile(filepath.Join(dir, runsName), []byte(text), 0o644))
 		_, err = OpenState(dir)
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// A plan of an older version, or a file that is no plan, is refused before anything is
+// written to the directory.
+func TestOpenState_refusesOtherSchemas(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"format":1,"version":"0.1","plan":{}}`:           "it is in format 1, of an older Elevisor; this program reads elevisor-plan version 2 only",
+		`{"schema":"elevisor-plan","schema_version":3}`:    "it is elevisor-plan version 3; this program reads version 2 only",
+		`{"schema":"elevisor-plan"}`:                       "it is elevisor-plan version 0; this program reads version 2 only",
+		`{"schema":"elevisor-results","schema_version":2}`: `its schema is "elevisor-results"; elevisor-plan is wanted here`,
+		`{}`: "no schema is given; this program reads elevisor-plan version 2 only",
+		`[]`: "not elevisor-plan",
+		`{"schema":"elevisor-plan","schema_version":2} {`:   "not elevisor-plan",
+		`{"schema":"elevisor-plan","schema_version":"two"}`: "not elevisor-plan",
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, planName)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		_, err := OpenState(dir)
+		assert.ErrorContains(t, err, path+": "+want)
+		require.NoFileExists(t, filepath.Join(dir, runsName))
+	}
+}
+
+// A runs.jsonl without a plan is not overwritten.
+func TestCreateState_refusesRunsWithoutAPlan(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, planName), []byte(`{"format":9}`), 0o644))
-	_, err = OpenState(dir)
-	assert.ErrorContains(t, err, "in format 9; this program goes on with format 1 only")
+	path := filepath.Join(dir, runsName)
+	require.NoError(t, os.WriteFile(path, []byte("somebody's\n"), 0o644))
+	_, err := CreateState(dir, Experiment{Plan: *testPlan(t)})
+	require.ErrorContains(t, err, "has a runs.jsonl without a plan.json")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "somebody's\n", string(text))
+	require.NoFileExists(t, filepath.Join(dir, planName))
+}
+
+// After a crash while the first line of runs.jsonl was being written, there is an experiment
+// without runs.
+func TestOpenState_withoutTheFirstLine(t *testing.T) {
+	for _, torn := range []string{"", `{"schema":"elev`} {
+		dir := t.TempDir()
+		s, err := CreateState(dir, Experiment{Plan: *testPlan(t)})
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		require.NoError(t, os.WriteFile(filepath.Join(dir, runsName), []byte(torn), 0o644))
+		for range 2 { // the first repairs it
+			s, err = OpenState(dir)
+			require.NoError(t, err)
+			require.Empty(t, s.Finished)
+			require.NoError(t, s.Close())
+		}
+		text, err := os.ReadFile(filepath.Join(dir, runsName))
+		require.NoError(t, err)
+		require.Equal(t, `{"schema":"elevisor-runs","schema_version":2}`+"\n", string(text))
+	}
 }
 
 func TestOpenState_refusesAPlanThatNobodyMade(t *testing.T) {
@@ -195,7 +251,7 @@ func TestOpenState_refusesAPlanThatNobodyMade(t *testing.T) {
 	} {
 		p, dir := testPlan(t), t.TempDir()
 		change(p)
-		s, err := CreateState(dir, Begun{Plan: *p})
+		s, err := CreateState(dir, Experiment{Plan: *p})
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
 		_, err = OpenState(dir)

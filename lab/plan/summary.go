@@ -6,10 +6,10 @@ import (
 	"github.com/elevisor/elevisor/lab/stats"
 )
 
-// Metrics of comparisons.
+// Metrics that cells are compared by.
 const (
 	MetricIOPS = "iops"
-	MetricP99  = "p99_us"
+	MetricP99  = "clat_p99_us" // of the slower direction
 )
 
 var metrics = []struct {
@@ -21,11 +21,11 @@ var metrics = []struct {
 	{MetricP99, stats.LowerIsBetter, worst(func(d *Direction) float64 { return d.P99 })},
 }
 
-// alpha is the level of tests, before and after correction.
+// alpha is the significance level, before and after correction.
 const alpha = 1 - stats.DefaultLevel
 
-// Summarize says what the runs of a plan show. Of runs that have no outcome it knows
-// nothing. The same runs give the same summary.
+// Summarize computes what the runs of a plan show. Runs without an outcome are left out.
+// The same runs give the same summary.
 func Summarize(p *Plan, runs []Run) (*Summary, error) {
 	s := &summing{plan: p, byCell: make([][]*Run, len(p.Cells)), Summary: &Summary{Comparisons: []Comparison{}, Warnings: []string{}}}
 	for i := range runs {
@@ -50,12 +50,12 @@ func Summarize(p *Plan, runs []Run) (*Summary, error) {
 	return s.Summary, nil
 }
 
-// summing is a summary in the making.
+// summing is a summary under construction.
 type summing struct {
 	*Summary
 	plan   *Plan
-	byCell [][]*Run // in the order of the runs
-	// Beside each comparison: its outcome in one word, and its log ratios by block.
+	byCell [][]*Run // the runs of each cell, in order
+	// For each comparison: its outcome, and its log ratios by block.
 	shown  []stats.Outcome
 	ratios [][]float64
 }
@@ -82,7 +82,7 @@ func (s *summing) cell(i int) (CellStats, error) {
 	return c, nil
 }
 
-// compare adds the comparisons of one metric, corrected for each other.
+// compare adds the comparisons by one metric, corrected for their number.
 func (s *summing) compare(metric int) error {
 	first := len(s.Comparisons)
 	for _, g := range s.plan.Groups() {
@@ -110,9 +110,9 @@ func (s *summing) compare(metric int) error {
 	return nil
 }
 
-// pair compares a cell with its baseline over the blocks in which both have a value. A
-// value that has no logarithm (a run that did nothing in its time) leaves the whole
-// comparison out, with a warning: without that block it would be another one.
+// pair compares a cell with its baseline over the blocks in which both have a value. If a
+// value has no logarithm (a run that completed no request), there is no comparison, only a
+// warning: leaving out just that block would bias the result.
 func (s *summing) pair(metric, cell, base int) error {
 	m := &metrics[metric]
 	at := map[int]float64{}

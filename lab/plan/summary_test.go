@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made is an outcome of these figures.
+// made is an outcome with these figures.
 func made(iops, p99 float64) *Outcome {
 	return &Outcome{
 		Seconds: 2, Read: Direction{IOs: 7, Bytes: 64 << 20, IOPS: iops, P50: p99 / 2, P99: p99, Max: 3 * p99},
@@ -24,8 +24,8 @@ func made(iops, p99 float64) *Outcome {
 	}
 }
 
-// small is a plan of none, cfq and bfq in the host, and runs with these figures by cell
-// and block.
+// small is a plan of none, cfq and bfq in the host, and its runs with these outcomes by
+// cell and block.
 func small(t *testing.T, figures [3][]*Outcome) (*Plan, []Run) {
 	p, err := NewPlan(Matrix{
 		World: "fake", Disk: "x", Guests: names("none"), Hosts: names("none", "cfq", "bfq"), Loads: []Load{{Workload: workload("a")}},
@@ -71,14 +71,14 @@ func TestSummarize(t *testing.T) {
 	}, s.Comparisons[1])
 
 	c = s.Comparisons[2]
-	assert.Equal(t, []any{1, "p99_us", "**", "lower by 50.0 % [50.0, 50.0]"}, []any{c.Cell, c.Metric, c.Mark, c.Verdict})
+	assert.Equal(t, []any{1, "clat_p99_us", "**", "lower by 50.0 % [50.0, 50.0]"}, []any{c.Cell, c.Metric, c.Mark, c.Verdict})
 	assert.True(t, math.IsInf(c.T, -1))
 
-	assert.Equal(t, "IOPS against guest none / host none, where significant after correction for 2 comparisons: no difference shown with host cfq, host bfq.", s.Headline)
+	assert.Equal(t, "IOPS against guest none / host none, at p < 0.05 after correction for multiple comparisons (2): no difference shown with host cfq, host bfq.", s.Headline)
 	assert.Equal(t, []string{
-		"The ratio to the baseline moved from block to block in 1 of 4 comparisons (1 in 20 does by chance); if that is no chance, the figures look surer than they are: a: none / cfq (iops).",
-		"In 2 of 4 comparisons both sides gave the very same figure in every block: on these workloads the two did the same, and more repeats show nothing else.",
-		"All pairs of 1 comparisons gave the very same ratio: their runs repeat one another, and are worth one pair: a: none / cfq (p99_us).",
+		"The ratio to the baseline drifted over the blocks in 1 of 4 comparisons (by chance, in 1 of 20); if it is not chance, the confidence intervals are unreliable: a: none / cfq (iops).",
+		"In 2 of 4 comparisons both cells gave identical figures in every block: they behaved the same on these workloads, and more repeats will not change that.",
+		"In 1 of 4 comparisons all pairs gave the same ratio: the runs repeat one another and count as a single pair: a: none / cfq (clat_p99_us).",
 	}, s.Warnings)
 }
 
@@ -104,11 +104,11 @@ func TestSummarize_cells(t *testing.T) {
 	}
 	round := func(c CellStats) string { return fmt.Sprintf("%.9f", []any{c}) }
 	assert.Equal(t, round(want), round(c))
-	assert.Equal(t, "No verdict: each comparison has fewer than 3 pairs of runs.", s.Headline)
-	assert.Contains(t, s.Warnings, "With 2 repeats there is no verdict: it takes 3.")
+	assert.Equal(t, "No verdict: every comparison has fewer than 3 pairs of runs.", s.Headline)
+	assert.Contains(t, s.Warnings, "With 2 repeats there is no verdict: at least 3 are needed.")
 }
 
-// spread are n outcomes about iops, which differ a little.
+// spread returns n outcomes around iops, which differ a little.
 func spread(n int, iops float64) (all []*Outcome) {
 	for i := range n {
 		all = append(all, made(iops*(1+0.001*float64(i*i%5)), 10+float64(i%3)))
@@ -116,7 +116,7 @@ func spread(n int, iops float64) (all []*Outcome) {
 	return all
 }
 
-// The headline counts what stands after correction, and names the two ends.
+// The headline counts what is significant after correction, and names the extremes.
 func TestHeadline(t *testing.T) {
 	p, runs := small(t, [3][]*Outcome{spread(8, 100), spread(8, 250.5), spread(8, 50.1)})
 	for i := range runs { // no pair of the same two
@@ -124,12 +124,12 @@ func TestHeadline(t *testing.T) {
 	}
 	s, err := Summarize(p, runs)
 	require.NoError(t, err)
-	assert.Regexp(t, `^IOPS against guest none / host none, where significant after correction for 2 comparisons: `+
+	assert.Regexp(t, `^IOPS against guest none / host none, at p < 0.05 after correction for multiple comparisons \(2\): `+
 		`host cfq faster in 1 of 1 cells; host bfq slower in 1 of 1 cells; `+
 		`the largest gain is x2.5\d? \[2.5\d?, 2.51\] \(a: none / cfq\); the largest loss is x0.5\d* \[0.\d+, 0.50\d\] \(a: none / bfq\)\.$`, s.Headline)
 }
 
-// A run that is missing, or that did nothing, is said to be, and left out with its pair.
+// A run that is missing, or that completed nothing, is reported, and left out with its pair.
 func TestSummarize_gaps(t *testing.T) {
 	p, runs := small(t, [3][]*Outcome{spread(4, 100), spread(4, 110), spread(4, 90)})
 	for i := range runs {
@@ -144,11 +144,11 @@ func TestSummarize_gaps(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 3, s.Comparisons[0].Pairs)
 	require.Len(t, s.Comparisons, 3, "cfq's two, and bfq's p99 of the blocks that have one")
-	assert.Equal(t, []any{2, "p99_us", 3}, []any{s.Comparisons[2].Cell, s.Comparisons[2].Metric, s.Comparisons[2].Pairs})
+	assert.Equal(t, []any{2, "clat_p99_us", 3}, []any{s.Comparisons[2].Cell, s.Comparisons[2].Metric, s.Comparisons[2].Pairs})
 	text := strings.Join(s.Warnings, "\n")
 	assert.Contains(t, text, "1 of 12 runs are missing")
 	assert.Contains(t, text, "a: none / bfq is not compared by iops: compare pairs: run 0 of B gave 0, not a positive number")
-	assert.Contains(t, text, "The guest slept. (1 runs)")
+	assert.Contains(t, text, "The guest slept. (In 1 of 11 runs.)")
 }
 
 func TestSummarize_nothing(t *testing.T) {

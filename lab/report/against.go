@@ -13,9 +13,9 @@ import (
 	"github.com/elevisor/elevisor/lab/stats"
 )
 
-// Pair is a cell that two results have in common, and how B's runs of it stand to A's.
+// Pair is a cell that two results have in common, with B's runs compared to A's.
 type Pair struct {
-	A, B   int // of the plans' cells
+	A, B   int // indexes of the two plans' cells
 	Metric string
 	NA, NB int     // runs
 	MeanA  float64 // in the metric's unit
@@ -23,26 +23,25 @@ type Pair struct {
 	MeanB  float64
 	SDB    float64
 
-	Tested    bool    // whether there were runs enough, and some spread, for what follows
-	Ratio     float64 // B by A, of geometric means
+	Tested    bool    // whether there were enough runs, and some variation, for a test
+	Ratio     float64 // B to A, of geometric means
 	Low, High float64 // 95 % confidence interval
 	P         float64 // Welch's t-test of the logarithms
 	PHolm     float64 // P, corrected for all pairs of the metric
-	Mark      string  // "", "*" before and "**" after correction
+	Mark      string  // "**": significant after correction; "*": only before
 	Verdict   string
 }
 
-// Difference are two results side by side.
+// Difference is the comparison of two results.
 type Difference struct {
 	Pairs        []Pair // of IOPS in the order of A's cells, then of p99
-	OnlyA, OnlyB []int  // cells without a partner
+	OnlyA, OnlyB []int  // cells that the other one does not have
 }
 
 // Compare matches the cells of two results by their whole configuration (schedulers,
-// knobs, jobs, VMs, queues, depth) and tests B's runs against A's. The runs are taken as
-// independent samples, also where both experiments drew the same seeds: they were not
-// run in blocks with each other, so that whatever changed between the two experiments
-// looks like an effect.
+// knobs, jobs, VMs, queues, depth) and tests B's runs against A's. The runs are treated as
+// independent samples, even if both experiments drew the same seeds: they did not run in
+// common blocks, so that whatever changed between the two experiments looks like an effect.
 func Compare(a, b *plan.Results) (*Difference, error) {
 	for _, r := range []*plan.Results{a, b} {
 		if err := check(r); err != nil {
@@ -50,7 +49,7 @@ func Compare(a, b *plan.Results) (*Difference, error) {
 		}
 	}
 	match, d := matchCells(a, b)
-	for _, metric := range []string{metricIOPS, metricP99} {
+	for _, metric := range []string{plan.MetricIOPS, plan.MetricP99} {
 		first := len(d.Pairs)
 		for i := range a.Plan.Cells {
 			if j, ok := match[i]; ok {
@@ -62,7 +61,7 @@ func Compare(a, b *plan.Results) (*Difference, error) {
 	return d, nil
 }
 
-// matchCells finds for A's cells those of B, each once.
+// matchCells pairs A's cells with B's. A cell of B is used once.
 func matchCells(a, b *plan.Results) (map[int]int, *Difference) {
 	d, match := &Difference{}, map[int]int{}
 	byKey := map[string][]int{}
@@ -96,7 +95,7 @@ func cellKey(c plan.Cell) string {
 	return string(key)
 }
 
-// values are a metric of a cell's runs. p99 is that of the slower direction.
+// values returns a metric of a cell's runs. p99 is that of the slower direction.
 func values(r *plan.Results, cell int, metric string) []float64 {
 	var all []float64
 	for i := range r.Runs {
@@ -104,7 +103,7 @@ func values(r *plan.Results, cell int, metric string) []float64 {
 		if r.Runs[i].Cell != cell || o == nil {
 			continue
 		}
-		if metric == metricIOPS {
+		if metric == plan.MetricIOPS {
 			all = append(all, o.IOPS())
 		} else {
 			all = append(all, math.Max(o.Read.P99, o.Write.P99))
@@ -120,7 +119,7 @@ func pair(metric string, i, j int, a, b []float64) Pair {
 	meanA, sdA, okA := logs(a)
 	meanB, sdB, okB := logs(b)
 	if !okA || !okB {
-		p.Verdict = "no verdict: a run without a figure"
+		p.Verdict = "no verdict: a run has no figure"
 		return p
 	}
 	p.Ratio = math.Exp(meanB - meanA)
@@ -131,7 +130,7 @@ func pair(metric string, i, j int, a, b []float64) Pair {
 	}
 	test, err := stats.Welch(meanA, sdA, len(a), meanB, sdB, len(b))
 	if err != nil {
-		p.Verdict = "no verdict: neither varies"
+		p.Verdict = "no verdict: the runs of neither vary"
 		return p
 	}
 	half := distuv.StudentsT{Sigma: 1, Nu: test.DF}.Quantile(0.5+stats.DefaultLevel/2) *
@@ -150,7 +149,7 @@ func spread(x []float64) (mean, sd float64) {
 	return s.Mean, s.SD
 }
 
-// logs describes logarithms; ok is false if a value has none.
+// logs describes the values' logarithms; ok is false if one has none.
 func logs(x []float64) (mean, sd float64, ok bool) {
 	l := make([]float64, len(x))
 	for i, v := range x {
@@ -163,10 +162,10 @@ func logs(x []float64) (mean, sd float64, ok bool) {
 	return mean, sd, len(x) > 0
 }
 
-// words follow the rules of stats.Comparison.Verdict, with B's name.
+// words follows the rules of stats.Comparison.Verdict, with B as the name.
 func (p *Pair) words() string {
 	lower := stats.HigherIsBetter
-	if p.Metric == metricP99 {
+	if p.Metric == plan.MetricP99 {
 		lower = stats.LowerIsBetter
 	}
 	k := stats.DefaultCriteria(lower)
@@ -208,7 +207,7 @@ func correct(pairs []Pair) {
 	}
 }
 
-// Against writes B's results against A's, for a terminal.
+// Against writes a comparison of B's results with A's, for a terminal.
 func Against(w io.Writer, a, b *plan.Results) error {
 	d, err := Compare(a, b)
 	if err != nil {
@@ -225,17 +224,17 @@ func Against(w io.Writer, a, b *plan.Results) error {
 	for _, l := range environments(a.Environment, b.Environment) {
 		say(l)
 	}
-	say("The runs of A and B are unpaired: they were not made in blocks with each other, so that anything that " +
-		"changed in between counts as an effect. Welch's t-test of logarithms; * p < 0.05, ** also after Holm's correction.")
+	say("The runs of A and B are unpaired: they did not run in common blocks, so that anything that changed between the " +
+		"two experiments looks like an effect. Welch's t-test of the logarithms; * p < 0.05, ** also after Holm's correction.")
 	ma, mb := newModel(a), newModel(b)
 	for _, g := range ma.groups {
 		g.against(&out, d)
 	}
 	for _, k := range ma.keys {
-		say("in A, " + k)
+		say("In A, " + k)
 	}
-	ma.unmatched(&out, "Only in A, which B has no equal of:", d.OnlyA)
-	mb.unmatched(&out, "Only in B, which A has no equal of:", d.OnlyB)
+	ma.unmatched(&out, "Only in A:", d.OnlyA)
+	mb.unmatched(&out, "Only in B:", d.OnlyB)
 	_, err = io.WriteString(w, out.String())
 	return err
 }

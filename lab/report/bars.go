@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	rowHeight = 21.0 // of a bar with its gap
-	guestGap  = 0.45 // more of it between guests, in rows
-	axisSpace = 48.0 // for the ticks and the label of an axis below
+	rowHeight = 21.0 // a bar and the gap to the next
+	guestGap  = 0.45 // additional gap between guests, in rows
+	axisSpace = 48.0 // for the ticks and the label of the axis below
 )
 
-// bar is one row of a panel: segments one behind the other, and an interval if it has one.
+// bar is one row of a panel: a stacked bar, and a confidence interval if it has one.
 type bar struct {
 	parts    []part
 	low, hi  float64
 	interval bool
-	label    string // written behind it
+	label    string // written to its right
 }
 
 type part struct {
@@ -35,11 +35,11 @@ type part struct {
 	series int
 }
 
-// bars draws rows at their places; it is what gonum calls a plotter.
+// bars draws rows at their places. It implements plot.Plotter.
 type bars struct {
 	rows   []bar
 	places []float64
-	base   float64 // where the baseline's bar ends; 0: no line is drawn
+	base   float64 // where the baseline's bar ends; 0: draw no line
 }
 
 // Plot draws the bars.
@@ -63,13 +63,13 @@ func (b *bars) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		to := vg.Point{X: x(end) + 5, Y: at}
 		width := sty.Width(r.label)
-		c.SetColor(color.White) // lines behind the number
+		c.SetColor(color.White) // hides grid lines behind the number
 		c.Fill(vg.Rectangle{Min: vg.Point{X: to.X - 1, Y: at - 6}, Max: vg.Point{X: to.X + width + 1, Y: at + 7}}.Path())
 		c.FillText(sty, to, r.label)
 	}
 }
 
-// whisker is an interval, with a white rim to be seen on a hatched bar.
+// whisker draws an interval, with a white outline so that it shows on a hatched bar.
 func whisker(c draw.Canvas, lo, hi, y vg.Length) {
 	var p vg.Path
 	segment(&p, lo, y, hi, y)
@@ -81,7 +81,7 @@ func whisker(c draw.Canvas, lo, hi, y vg.Length) {
 	c.Stroke(p)
 }
 
-// rowPlaces are where the rows of a group stand, from the top down, and the axis' range.
+// rowPlaces returns the places of a group's rows, from the top down, and the axis' minimum.
 func (g *group) rowPlaces() (places []float64, low float64) {
 	at := 0.0
 	for i, c := range g.cells {
@@ -91,10 +91,10 @@ func (g *group) rowPlaces() (places []float64, low float64) {
 		places = append(places, at)
 		at--
 	}
-	return places, min(at+0.35, 0.65-4) // room for the axis' label beside few rows
+	return places, min(at+0.35, 0.65-4) // room for the axis label next to few rows
 }
 
-// rowNames are an axis' ticks that name the rows.
+// rowNames returns ticks that name the rows.
 func (g *group) rowNames(places []float64) plot.ConstantTicks {
 	var t plot.ConstantTicks
 	for i, c := range g.cells {
@@ -107,7 +107,7 @@ func (g *group) rowNames(places []float64) plot.ConstantTicks {
 	return t
 }
 
-// barPanel is a plot of rows.
+// barPanel makes a plot of rows.
 func (g *group) barPanel(xLabel string, rows []bar, named bool, scale func(float64) string) *plot.Plot {
 	places, low := g.rowPlaces()
 	p := newPlot(xLabel, "")
@@ -147,13 +147,13 @@ func (g *group) barPanel(xLabel string, rows []bar, named bool, scale func(float
 	return p
 }
 
-// barsHeight is how high a panel of the group's rows is.
+// barsHeight is the height of a panel of the group's rows.
 func (g *group) barsHeight() float64 {
 	_, low := g.rowPlaces()
 	return (0.65-low)*rowHeight + axisSpace
 }
 
-// nameSpace is how much wider a panel with the rows' names is.
+// nameSpace is the width that the rows' names take.
 func (g *group) nameSpace() float64 {
 	widest := 0.0
 	for _, t := range g.rowNames(make([]float64, len(g.cells))) {
@@ -162,7 +162,7 @@ func (g *group) nameSpace() float64 {
 	return widest + 26
 }
 
-// twoPanels puts two panels of the group's rows side by side, the left one with names.
+// twoPanels draws two panels of the group's rows side by side. The left one has the names.
 func (g *group) twoPanels(f *figure, y float64, left, right *plot.Plot) {
 	names, h := g.nameSpace(), g.barsHeight()
 	each := (f.w - names - 18) / 2
@@ -170,10 +170,10 @@ func (g *group) twoPanels(f *figure, y float64, left, right *plot.Plot) {
 	right.Draw(f.area(names+each+18, y, each, h))
 }
 
-// performance shows IOPS and p99 of a group's cells.
+// performance plots IOPS and p99 latency of a group's cells.
 func (g *group) performance() *figure {
 	f := newFigure("IOPS and p99 latency: "+g.title,
-		"Bars: the mean over runs for each guest and host scheduler; whiskers: its 95 % confidence interval; dashed line: the baseline.",
+		"Bars: mean over runs for each guest and host scheduler; whiskers: 95 % confidence interval of the mean; dashed line: baseline.",
 		figureWidth, g.barsHeight())
 	var iops, p99 []bar
 	for _, c := range g.cells {
@@ -181,15 +181,15 @@ func (g *group) performance() *figure {
 		p99 = append(p99, meanBar(c.stats.P99, c.host, func(us float64) string { return latency(us, "µs") }))
 	}
 	g.twoPanels(f, 0,
-		g.barPanel("IOPS, mean of the runs (more is better)", iops, true, short),
-		g.barPanel("p99 latency, mean of the runs' (less is better)", p99, false, latencyRound))
+		g.barPanel("IOPS, mean over runs (higher is better)", iops, true, short),
+		g.barPanel("p99 latency, mean over runs (lower is better)", p99, false, latencyRound))
 	return f
 }
 
-// meanBar is a sample's mean with the interval of the mean.
+// meanBar shows a sample's mean and its confidence interval.
 func meanBar(s plan.Sample, series int, format func(float64) string) bar {
 	if s.N == 0 {
-		return bar{label: "no figure"}
+		return bar{label: "no data"}
 	}
 	m := finite(s.Mean)
 	b := bar{parts: []part{{m, series}}, label: format(m)}
@@ -210,7 +210,7 @@ const (
 
 var mergeNames = []string{"merged in the guest", "in the host, same queue", "in the host, across queues", "in the host, across VMs"}
 
-// merging shows where requests were merged, and how often the disk had to seek.
+// merging plots where requests were merged, and how often the disk had to seek.
 func (g *group) merging() *figure {
 	var items []legendItem
 	for i, name := range mergeNames {
@@ -218,7 +218,7 @@ func (g *group) merging() *figure {
 	}
 	top := legendHeight(items, figureWidth) + 4
 	f := newFigure("Merges and seeks: "+g.title,
-		"Bars, left: the share of the jobs' requests that was merged into others in the guest and in the host; right: seeks per GiB at the disk.",
+		"Bars, left: share of the jobs' requests that were merged in the guest and in the host; right: seeks per GiB at the disk.",
 		figureWidth, g.barsHeight()+top)
 	f.legend(items, 0, 0, figureWidth)
 	var merges, seeks []bar
@@ -227,17 +227,17 @@ func (g *group) merging() *figure {
 		seeks = append(seeks, meanBar(c.stats.SeeksPerGiB, plain, digits))
 	}
 	percent := func(x float64) string {
-		if x > 100.01 { // room for the numbers, no share
+		if x > 100.01 { // beyond 100 % the axis only makes room for labels
 			return ""
 		}
 		return short(x) + " %"
 	}
-	left := g.barPanel("requests merged away, of those the jobs submitted", merges, true, percent)
-	g.twoPanels(f, top, left, g.barPanel("seeks per GiB at the disk, mean of the runs", seeks, false, short))
+	left := g.barPanel("share of submitted requests that were merged", merges, true, percent)
+	g.twoPanels(f, top, left, g.barPanel("seeks per GiB at the disk, mean over runs", seeks, false, short))
 	return f
 }
 
-// mergeBar is the mean over runs of the shares of requests merged, by where.
+// mergeBar shows the shares of requests that were merged in each place, means over runs.
 func (c *cell) mergeBar() bar {
 	sums, n, unknown := [len(mergeParts)]float64{}, 0, false
 	for _, o := range c.outcomes {
@@ -255,7 +255,7 @@ func (c *cell) mergeBar() bar {
 		}
 	}
 	if n == 0 {
-		return bar{label: "no figure"}
+		return bar{label: "no data"}
 	}
 	b, sum := bar{}, 0.0
 	for i, s := range sums {

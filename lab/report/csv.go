@@ -10,7 +10,7 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// row is one run, for the columns to take from.
+// row is what the columns take a run's values from.
 type row struct {
 	at   int
 	run  *plan.Run
@@ -23,22 +23,10 @@ type column struct {
 	of   func(row) string
 }
 
-// CSV writes results.csv (RFC 4180, but for bare line feeds): one row a run, in the
-// order of the results, raw; numbers are as exact as results.json has them. The first row
-// names the columns:
-//
-//   - run counts from 1 and names the run's file in runs/; order is its place in time;
-//     block holds the runs that are compared with each other; cell is an index of the
-//     plan's cells.
-//   - workload to host_knobs are the cell, queue_depth 0 being the scheduler's default;
-//     knobs are key=value with spaces between.
-//   - *_us are latencies of the run's requests in µs, mean and quantiles; iops is of both
-//     directions.
-//   - guest_* and host_* count requests: submitted to the guest's block layer or the host's
-//     scheduler, merged there, issued by it; guest_known is 0 where the guest could not be
-//     asked. host_refused_* are neighbours that were found and not merged, by reason.
-//   - disk_* are what reached the disk. disk_lost_* adjoined one of the last 64 requests
-//     issued and were issued apart. disk_head_* are of simulated drives only.
+// CSV writes results.csv (RFC 4180, but with bare line feeds): a row for each run that has
+// an outcome, in the order of the results. Numbers are as exact as in results.json. The
+// first row names the columns, which docs/RESULTS_FORMAT.md documents: those of an outcome
+// are named after their path in results.json.
 func CSV(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
@@ -81,51 +69,51 @@ func csvColumns() []column {
 		{"queue_size", func(r row) string { return strconv.Itoa(r.cell.QSize) }},
 		{"queue_depth", func(r row) string { return strconv.Itoa(r.cell.Depth) }},
 		{"nomerges", func(r row) string { return strconv.Itoa(r.cell.NoMerges) }},
-		{"guest", func(r row) string { return r.cell.Guest.Name }},
+		{"guest_scheduler", func(r row) string { return r.cell.Guest.Name }},
 		{"guest_knobs", func(r row) string { return knobs(r.cell.Guest) }},
-		{"host", func(r row) string { return r.cell.Host.Name }},
+		{"host_scheduler", func(r row) string { return r.cell.Host.Name }},
 		{"host_knobs", func(r row) string { return knobs(r.cell.Host) }},
-		{"seconds", func(r row) string { return exact(r.Seconds) }},
+		{"duration_s", func(r row) string { return exact(r.Seconds) }},
 		{"iops", func(r row) string { return exact(r.IOPS()) }},
 	}
 	all = append(all, directionColumns("read", func(r row) *plan.Direction { return &r.Read })...)
 	all = append(all, directionColumns("write", func(r row) *plan.Direction { return &r.Write })...)
-	all = append(all, mergingColumns()...)
+	all = append(all, requestColumns()...)
 	return append(all, diskColumns()...)
 }
 
 func directionColumns(name string, d func(row) *plan.Direction) []column {
 	return []column{
-		{name + "_ios", func(r row) string { return count(d(r).IOs) }},
-		{name + "_bytes", func(r row) string { return count(d(r).Bytes) }},
+		{name + "_total_ios", func(r row) string { return count(d(r).IOs) }},
+		{name + "_io_bytes", func(r row) string { return count(d(r).Bytes) }},
 		{name + "_iops", func(r row) string { return exact(d(r).IOPS) }},
-		{name + "_mean_us", func(r row) string { return exact(d(r).Mean) }},
-		{name + "_p50_us", func(r row) string { return exact(d(r).P50) }},
-		{name + "_p99_us", func(r row) string { return exact(d(r).P99) }},
-		{name + "_max_us", func(r row) string { return exact(d(r).Max) }},
+		{name + "_clat_mean_us", func(r row) string { return exact(d(r).Mean) }},
+		{name + "_clat_p50_us", func(r row) string { return exact(d(r).P50) }},
+		{name + "_clat_p99_us", func(r row) string { return exact(d(r).P99) }},
+		{name + "_clat_max_us", func(r row) string { return exact(d(r).Max) }},
 	}
 }
 
-func mergingColumns() []column {
+func requestColumns() []column {
 	all := []column{
-		{"guest_known", func(r row) string {
+		{"guest_requests_known", func(r row) string {
 			if r.Guest.Known {
 				return "1"
 			}
 			return "0"
 		}},
-		{"guest_submitted", func(r row) string { return count(r.Guest.Submitted) }},
-		{"guest_merged", func(r row) string { return count(r.Guest.Merged) }},
-		{"guest_issued", func(r row) string { return count(r.Guest.Issued) }},
-		{"host_submitted", func(r row) string { return count(r.Host.Submitted) }},
-		{"host_merged", func(r row) string { return count(r.Host.Merged) }},
-		{"host_issued", func(r row) string { return count(r.Host.Issued) }},
-		{"host_same_queue", func(r row) string { return count(r.Host.SameQueue) }},
-		{"host_cross_queue", func(r row) string { return count(r.Host.CrossQueue) }},
-		{"host_cross_vm", func(r row) string { return count(r.Host.CrossVM) }},
+		{"guest_requests_submitted", func(r row) string { return count(r.Guest.Submitted) }},
+		{"guest_requests_merged", func(r row) string { return count(r.Guest.Merged) }},
+		{"guest_requests_issued", func(r row) string { return count(r.Guest.Issued) }},
+		{"host_requests_submitted", func(r row) string { return count(r.Host.Submitted) }},
+		{"host_requests_merged", func(r row) string { return count(r.Host.Merged) }},
+		{"host_requests_issued", func(r row) string { return count(r.Host.Issued) }},
+		{"host_requests_merged_same_queue", func(r row) string { return count(r.Host.SameQueue) }},
+		{"host_requests_merged_cross_queue", func(r row) string { return count(r.Host.CrossQueue) }},
+		{"host_requests_merged_cross_vm", func(r row) string { return count(r.Host.CrossVM) }},
 	}
 	for i, reason := range sched.ReasonNames {
-		all = append(all, column{"host_refused_" + reason, func(r row) string { return count(r.Host.Refused[i]) }})
+		all = append(all, column{"host_requests_refused_" + reason, func(r row) string { return count(r.Host.Refused[i]) }})
 	}
 	return all
 }
@@ -136,17 +124,18 @@ func diskColumns() []column {
 		{"disk_sectors", func(r row) string { return count(r.Disk.Sectors) }},
 		{"disk_seeks", func(r row) string { return count(r.Disk.Seeks) }},
 		{"disk_seek_sectors", func(r row) string { return count(r.Disk.SeekSum) }},
-		{"disk_lost_same_queue", func(r row) string { return count(r.Disk.LostSameQueue) }},
-		{"disk_lost_cross_queue", func(r row) string { return count(r.Disk.LostCrossQueue) }},
-		{"disk_lost_cross_vm", func(r row) string { return count(r.Disk.LostCrossVM) }},
+		{"disk_lost_merges_same_queue", func(r row) string { return count(r.Disk.LostSameQueue) }},
+		{"disk_lost_merges_cross_queue", func(r row) string { return count(r.Disk.LostCrossQueue) }},
+		{"disk_lost_merges_cross_vm", func(r row) string { return count(r.Disk.LostCrossVM) }},
+		{"disk_lost_merges_late", func(r row) string { return count(r.Disk.LostLate) }},
 		{"disk_head_moves", func(r row) string { return count(r.Disk.HeadMoves) }},
-		{"disk_head_seconds", func(r row) string { return exact(r.Disk.HeadSeconds) }},
+		{"disk_head_time_s", func(r row) string { return exact(r.Disk.HeadSeconds) }},
 	}
 }
 
 func count(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// exact has as many digits as it takes to read the same number again.
+// exact writes as many digits as are needed to read back the same number.
 func exact(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
 func knobs(s plan.Scheduler) string {

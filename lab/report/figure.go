@@ -19,27 +19,27 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Sizes are in CSS pixels, of which a page that fits a window of 1280 has figureWidth.
+// Sizes are in CSS pixels. A page that fits a window 1280 wide has figureWidth.
 const (
 	figureWidth = 1200.0
 	labelSize   = 13.0
 	tickSize    = 12.0
 	titleHeight = 22.0
-	labelInset  = 5.0 // the box of a label on its side is larger than gonum takes it to be
+	labelInset  = 5.0 // a rotated label is larger than gonum computes
 )
 
-// fontFamily begins with fonts whose letters are as wide as those the layout is computed
-// with; where a reader has none of them, textLength stretches what there is.
+// fontFamily starts with fonts of the same metrics as the one that the layout is computed
+// with. If a reader has none of them, textLength stretches another one.
 const fontFamily = "Liberation Sans, Arial, Helvetica, sans-serif"
 
-// figure is a picture made of panels. Places are counted from its upper left corner.
+// figure is made of panels. Its coordinates start at the upper left corner.
 type figure struct {
 	Title, Description string
 	w, h               float64
 	canvas             *measured
 }
 
-// measured is an SVG canvas that remembers how wide each text is laid out.
+// measured is an SVG canvas that records the width of each text in the layout.
 type measured struct {
 	*vgsvg.Canvas
 	widths []float64
@@ -56,7 +56,7 @@ func newFigure(title, description string, w, h float64) *figure {
 	return &figure{Title: title, Description: description, w: w, h: h, canvas: &measured{Canvas: c}}
 }
 
-// area is a part of the figure to draw in.
+// area returns a part of the figure to draw in.
 func (f *figure) area(x, y, w, h float64) draw.Canvas {
 	c := draw.New(f.canvas)
 	c.Min = vg.Point{X: vg.Length(x), Y: vg.Length(f.h - y - h)}
@@ -64,7 +64,7 @@ func (f *figure) area(x, y, w, h float64) draw.Canvas {
 	return c
 }
 
-// textStyle is the only font of all pictures.
+// textStyle is the one font of all figures, in a size and a weight.
 func textStyle(size float64, bold bool) text.Style {
 	s := text.Style{
 		Color:   ink,
@@ -77,12 +77,12 @@ func textStyle(size float64, bold bool) text.Style {
 	return s
 }
 
-// textWidth is how wide the layout takes s to be.
+// textWidth is the width of s in the layout.
 func textWidth(s string, size float64) float64 {
 	return textStyle(size, false).Width(s).Points()
 }
 
-// write puts a text with its left end and the middle of its height at a place.
+// write draws a text, left-aligned and vertically centred at a point.
 func (f *figure) write(x, y, size float64, bold bool, s string) {
 	sty := textStyle(size, bold)
 	sty.YAlign = text.YCenter
@@ -90,7 +90,7 @@ func (f *figure) write(x, y, size float64, bold bool, s string) {
 	c.FillText(sty, vg.Point{X: vg.Length(x), Y: vg.Length(f.h - y)}, printable(s))
 }
 
-// newPlot is a plot in the pictures' style.
+// newPlot makes a plot in the style of all figures.
 func newPlot(xLabel, yLabel string) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = nil
@@ -109,7 +109,7 @@ func newPlot(xLabel, yLabel string) *plot.Plot {
 	return p
 }
 
-// printable is s without the characters that XML has no place for.
+// printable replaces the characters that XML does not allow.
 func printable(s string) string { return clean(s) }
 
 var (
@@ -119,9 +119,9 @@ var (
 	svgNoStyle = regexp.MustCompile(`font-style:normal;`)
 )
 
-// SVG is the figure as part of an HTML page: without what a file of its own would need,
-// with a title and a description for those who cannot see it. id sets its names apart
-// from those of other figures.
+// SVG returns the figure for use inside an HTML page: without an XML declaration, and with
+// a title and a description for readers who cannot see it. id makes its ids unique in the
+// page.
 func (f *figure) SVG(id string) (template.HTML, error) {
 	var b bytes.Buffer
 	if _, err := f.canvas.WriteTo(&b); err != nil {
@@ -141,19 +141,19 @@ func (f *figure) SVG(id string) (template.HTML, error) {
 	})
 	loc := svgOpening.FindStringIndex(s)
 	if loc == nil {
-		return "", fmt.Errorf("draw %s: no <svg> begins", f.Title)
+		return "", fmt.Errorf("draw %s: there is no <svg> element", f.Title)
 	}
 	return template.HTML(opening(id, f.Title, f.Description, f.w, f.h) + s[loc[1]:]), nil
 }
 
-// opening begins an inline SVG.
+// opening writes the start of an inline SVG.
 func opening(id, title, description string, w, h float64) string {
 	return fmt.Sprintf(`<svg role="img" aria-labelledby="%s-t %s-d" width="%.0f" height="%.0f" viewBox="0 0 %.0f %.0f" font-family="%s">`+
 		"\n"+`<title id="%s-t">%s</title><desc id="%s-d">%s</desc>`,
 		id, id, w, h, w, h, fontFamily, id, html.EscapeString(printable(title)), id, html.EscapeString(printable(description)))
 }
 
-// legendItem is a line of a legend: what is drawn, and what it stands for.
+// legendItem is an entry of a legend: a swatch and its meaning.
 type legendItem struct {
 	draw func(c draw.Canvas) // into a box of swatchWidth x swatchHeight
 	name string
@@ -161,7 +161,7 @@ type legendItem struct {
 
 const swatchWidth, swatchHeight, legendRow = 34.0, 14.0, 21.0
 
-// legendHeight is how high a legend of these items is in a figure of width w.
+// legendHeight is the height of a legend in a figure of width w.
 func legendHeight(items []legendItem, w float64) float64 {
 	x, rows := 0.0, 1.0
 	for _, i := range items {
@@ -174,7 +174,7 @@ func legendHeight(items []legendItem, w float64) float64 {
 	return rows * legendRow
 }
 
-// legend draws items in rows from (x, y) on.
+// legend draws items in rows, starting at (x0, y).
 func (f *figure) legend(items []legendItem, x0, y, w float64) {
 	x := 0.0
 	for _, i := range items {
@@ -188,13 +188,13 @@ func (f *figure) legend(items []legendItem, x0, y, w float64) {
 	}
 }
 
-// ticks are round numbers along an axis, named by format.
+// ticks are round numbers along an axis.
 type ticks struct {
-	count  int // about so many
+	count  int // roughly how many
 	format func(float64) string
 }
 
-// Ticks is what gonum asks an axis for.
+// Ticks implements plot.Ticker.
 func (t ticks) Ticks(lo, hi float64) []plot.Tick {
 	if !(hi > lo) || math.IsInf(hi-lo, 0) {
 		return nil
@@ -232,10 +232,10 @@ func trimZero(s string) string {
 	return s
 }
 
-// decades are powers of ten along an axis of decadic logarithms.
+// decades are powers of ten along an axis of common logarithms.
 type decades struct{ format func(float64) string }
 
-// Ticks is what gonum asks an axis for.
+// Ticks implements plot.Ticker.
 func (d decades) Ticks(lo, hi float64) []plot.Tick {
 	var all []plot.Tick
 	for e := math.Floor(lo); e <= hi+1 && len(all) < 300; e++ {
@@ -247,7 +247,7 @@ func (d decades) Ticks(lo, hi float64) []plot.Tick {
 	return all
 }
 
-// finite makes a number that a file may hold one that can be drawn.
+// finite limits a number from a file to what can be drawn.
 func finite(x float64) float64 {
 	switch {
 	case math.IsNaN(x) || x < 0:
@@ -258,8 +258,8 @@ func finite(x float64) float64 {
 	return x
 }
 
-// Colours: ink for lines and text, and one for each series, after M. Okabe and K. Ito's
-// palette, which readers with any colour vision can tell apart.
+// Colours: ink for lines and text, and one for each series, after the palette of M. Okabe
+// and K. Ito, which can be distinguished with any kind of colour vision.
 var (
 	ink    = color.NRGBA{0x22, 0x22, 0x22, 0xff}
 	faint  = color.NRGBA{0xdd, 0xdd, 0xdd, 0xff}
@@ -270,7 +270,7 @@ var (
 	}
 )
 
-// pale is a colour mixed with white, for large areas.
+// pale mixes a colour with white, for large areas.
 func pale(c color.NRGBA) color.NRGBA {
 	mix := func(x uint8) uint8 { return uint8((2*int(x) + 3*255) / 5) }
 	return color.NRGBA{mix(c.R), mix(c.G), mix(c.B), 0xff}

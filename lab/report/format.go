@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	nameMax = 11  // of a scheduler in a table: mq-deadline
-	none    = "-" // in the place of a number that there is none of
+	nameMax = 11  // length of a scheduler's name in a table: mq-deadline
+	none    = "-" // in place of a missing number
 )
 
-// clean takes out of a name from outside what would move a cursor or break a line.
+// clean replaces the characters of a name from outside that would move a cursor or break a
+// line.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -37,7 +38,7 @@ func clip(s string, n int) string {
 	return s
 }
 
-// digits writes x with three digits or, if it is larger, whole.
+// digits writes x with three significant digits, or without decimals if it is larger.
 func digits(x float64) string {
 	switch a := math.Abs(x); {
 	case math.IsNaN(x) || math.IsInf(x, 0):
@@ -54,7 +55,7 @@ func digits(x float64) string {
 	return strconv.FormatFloat(x, 'f', 2, 64)
 }
 
-// mean is a sample's mean in digits.
+// mean writes a sample's mean.
 func mean(s plan.Sample) string {
 	if s.N == 0 {
 		return none
@@ -62,7 +63,7 @@ func mean(s plan.Sample) string {
 	return digits(s.Mean)
 }
 
-// meanSD is a sample's mean with its standard deviation.
+// meanSD writes a sample's mean and its standard deviation.
 func meanSD(s plan.Sample) string {
 	if s.N == 0 {
 		return none
@@ -70,8 +71,8 @@ func meanSD(s plan.Sample) string {
 	return digits(s.Mean) + " (" + digits(s.SD) + ")"
 }
 
-// latency writes µs in the unit that suits them; micro is how the terminal or the page
-// spells the smallest.
+// latency writes a time in µs in a suitable unit; micro is how a terminal or a page spells
+// µs.
 func latency(us float64, micro string) string {
 	switch {
 	case math.IsNaN(us) || math.IsInf(us, 0):
@@ -84,7 +85,7 @@ func latency(us float64, micro string) string {
 	return digits(us) + " " + micro
 }
 
-// ratio writes a ratio, three places behind the point as long as it is small.
+// ratio writes a ratio, with three decimals as long as it is small.
 func ratio(x float64) string {
 	switch a := math.Abs(x); {
 	case math.IsNaN(x) || math.IsInf(x, 0):
@@ -99,7 +100,7 @@ func ratio(x float64) string {
 	return strconv.FormatFloat(x, 'f', 3, 64)
 }
 
-// interval is a ratio with its interval.
+// interval writes a ratio with its confidence interval.
 func interval(r, low, high float64) string {
 	return ratio(r) + " [" + ratio(low) + ", " + ratio(high) + "]"
 }
@@ -115,7 +116,7 @@ func probability(p float64) string {
 	return strconv.FormatFloat(p, 'f', 4, 64)
 }
 
-// sorted are the keys of an environment in order.
+// sorted returns the keys of an environment in order.
 func sorted(m map[string]string) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
@@ -125,7 +126,7 @@ func sorted(m map[string]string) []string {
 	return keys
 }
 
-// shell writes a command so that a shell reads the same words again.
+// shell quotes a command for a shell.
 func shell(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -139,7 +140,7 @@ func shell(words []string) string {
 	return clean(strings.Join(quoted, " "))
 }
 
-// wrap breaks a text into lines of at most width characters; those behind the first are
+// wrap breaks a text into lines of at most width characters. All but the first are
 // indented.
 func wrap(s string, width int, indent string) []string {
 	var lines []string

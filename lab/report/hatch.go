@@ -8,14 +8,14 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// hatches is how many patterns there are; a series has the colour and the pattern of its
-// number, so that it is known without colour.
+// hatches is the number of patterns. Each series has a colour and a pattern, so that it
+// can be recognized without colour.
 const hatches = 7
 
-// variant counts patterns and signs: past the last colour another one goes with the first.
+// variant numbers patterns and markers: when the colours repeat, these do not.
 func variant(i int) int { return i + i/len(series) }
 
-// plain is for bars that need no setting apart: grey, and no pattern.
+// plain is for bars of a single series: grey, without a pattern.
 const plain = -1
 
 // hatched draws a filled rectangle with the pattern of series i.
@@ -37,8 +37,8 @@ func hatched(c draw.Canvas, r vg.Rectangle, i int) {
 	c.Stroke(r.Path())
 }
 
-// hatchPath are the lines of a pattern inside r: none, rising, falling, upright, level,
-// crossed, dotted.
+// hatchPath returns the lines of a pattern inside r: none, rising, falling, vertical,
+// horizontal, crossed, dotted.
 func hatchPath(r vg.Rectangle, pattern int) vg.Path {
 	var p vg.Path
 	switch pattern {
@@ -72,7 +72,7 @@ func segment(p *vg.Path, x0, y0, x1, y1 vg.Length) {
 	p.Line(vg.Point{X: x1, Y: y1})
 }
 
-// diagonals are lines at 45 degrees, cut at the edges of r.
+// diagonals adds lines at 45 degrees, clipped to r.
 func diagonals(p *vg.Path, r vg.Rectangle, step vg.Length, falling bool) {
 	h := r.Max.Y - r.Min.Y
 	for x := r.Min.X - h + step/2; x < r.Max.X; x += step {
@@ -95,12 +95,12 @@ func diagonals(p *vg.Path, r vg.Rectangle, step vg.Length, falling bool) {
 	}
 }
 
-// dashes sets lines apart, by the number of their series.
+// dashes returns the dash pattern of a series.
 func dashes(i int) []vg.Length {
 	return [][]vg.Length{nil, {7, 3}, {2, 2}, {9, 3, 2, 3}, {4, 4}, {12, 3}, {1, 4}}[variant(i)%7]
 }
 
-// marker draws the sign of series i around a point, for lines and points.
+// marker draws the marker of series i around a point.
 func marker(c draw.Canvas, at vg.Point, i int, col color.Color) {
 	const r = 3.4
 	var p vg.Path

@@ -11,8 +11,8 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// heat is a grid of ratios, guest x host, with the numbers in it. It is written as SVG by
-// hand: no plot is needed for a table with colours.
+// heat is a heat map of ratios, guest by host scheduler, with the numbers in it. It is
+// written as SVG directly: a coloured table needs no plot library.
 type heat struct {
 	g           *group
 	title, unit string
@@ -23,14 +23,14 @@ type heat struct {
 }
 
 const (
-	heatMostWidth = 118.0 // of an element
+	heatMostWidth = 118.0 // maximum, of an element
 	heatHeight    = 50.0
 	heatTop       = 62.0 // for the hosts' names
 	heatLegend    = 46.0
-	heatRange     = 4.0 // a ratio of so much has the full colour
+	heatRange     = 4.0 // ratios from here on have the full colour
 )
 
-// heats are the maps of a group: IOPS and p99 of every cell by the baseline's.
+// heats returns the maps of a group: ratios to the baseline of IOPS and of p99 latency.
 func (g *group) heats() []*heat {
 	if g.base() == nil {
 		return nil
@@ -52,7 +52,7 @@ func (g *group) heats() []*heat {
 	return all
 }
 
-// width is half of the page's, so that two maps stand side by side, or all of it if the
+// width is half of the page, so that two maps fit side by side, or the whole page if the
 // numbers would get too small.
 func (h *heat) width() float64 {
 	if len(h.g.hosts) > 5 {
@@ -72,7 +72,7 @@ func (h *heat) SVG(id string) template.HTML {
 	height := heatTop + heatHeight*float64(len(h.g.guests)) + heatLegend
 	var b strings.Builder
 	b.WriteString(opening(id, h.title+": "+h.g.title,
-		"A grid: rows are guest schedulers, columns are host schedulers; each element holds the ratio and its 95 % confidence interval.",
+		"A grid: rows are guest schedulers, columns are host schedulers; each element has the ratio and its 95 % confidence interval.",
 		math.Max(left+w*float64(len(h.g.hosts))+4, 430), height))
 	svgWrite(&b, 0, 14, labelSize, "start", true, h.title)
 	svgWrite(&b, left+w*float64(len(h.g.hosts))/2, 35, tickSize, "middle", false, "host scheduler")
@@ -81,7 +81,7 @@ func (h *heat) SVG(id string) template.HTML {
 	}
 	middle := heatTop + heatHeight*float64(len(h.g.guests))/2
 	side := "guest scheduler"
-	if len(h.g.guests) == 1 { // no room for more
+	if len(h.g.guests) == 1 { // too little room for the full label
 		side = "guest"
 	}
 	fmt.Fprintf(&b, `<g transform="translate(13 %.1f) rotate(-90)">`, middle)
@@ -128,7 +128,7 @@ func (h *heat) element(b *strings.Builder, c *cell, x, y, w float64) {
 	}
 }
 
-// arrow says without colour which way a ratio goes, if its interval leaves out 1.
+// arrow shows the direction of a ratio without colour, if its interval excludes 1.
 func arrow(r *plan.Comparison) string {
 	switch {
 	case r.Low > 1:
@@ -139,7 +139,7 @@ func arrow(r *plan.Comparison) string {
 	return ""
 }
 
-// colour is blue for better and orange for worse, white for equal, by the logarithm.
+// colour is blue for better, orange for worse and white for equal, on a logarithmic scale.
 func (h *heat) colour(ratio float64) color.NRGBA {
 	if !(ratio > 0) {
 		return color.NRGBA{0xf2, 0xf2, 0xf2, 0xff}
@@ -157,7 +157,7 @@ func (h *heat) colour(ratio float64) color.NRGBA {
 	return color.NRGBA{mix(to.R), mix(to.G), mix(to.B), 0xff}
 }
 
-// legend is the scale of colours with the signs.
+// legend draws the colour scale and explains the arrows.
 func (h *heat) legend(b *strings.Builder, x, y float64) {
 	const steps, w = 9, 18.0
 	for i := range steps {
@@ -169,13 +169,13 @@ func (h *heat) legend(b *strings.Builder, x, y float64) {
 	svgWrite(b, x+w*steps/2, y+25, 11, "middle", false, "1")
 	svgWrite(b, x+w*steps, y+25, 11, "end", false, fmt.Sprintf("%g", heatRange))
 	svgWrite(b, x+w*steps+12, y+10, 11, "start", false, "▲ "+h.more+", ▼ "+h.less)
-	svgWrite(b, x+w*steps+12, y+25, 11, "start", false, "(the interval leaves out 1)")
+	svgWrite(b, x+w*steps+12, y+25, 11, "start", false, "(the interval excludes 1)")
 }
 
 func hex(c color.NRGBA) string { return fmt.Sprintf("#%02x%02x%02x", c.R, c.G, c.B) }
 
-// svgWrite writes a text; anchor is start, middle or end. It gets as wide as the layout
-// takes it to be, also in another font.
+// svgWrite writes a text; anchor is start, middle or end. It has the width of the layout,
+// whatever font the reader has.
 func svgWrite(b *strings.Builder, x, y, size float64, anchor string, bold bool, s string) {
 	s = printable(s)
 	if s == "" {
@@ -189,7 +189,7 @@ func svgWrite(b *strings.Builder, x, y, size float64, anchor string, bold bool, 
 		x, y, size, anchor, textStyle(size, bold).Width(s).Points(), weight, html.EscapeString(s))
 }
 
-// svgFit writes a text around x, smaller than size if it needs more than room.
+// svgFit writes a text centred at x, smaller than size if it is wider than room.
 func svgFit(b *strings.Builder, x, y, size, room float64, bold bool, s string) {
 	if w := textStyle(size, bold).Width(printable(s)).Points(); w > room {
 		size *= room / w

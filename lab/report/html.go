@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -17,15 +18,15 @@ var pageText string
 
 var page = template.Must(template.New("report").Parse(pageText))
 
-// view is what the page's template shows. All strings in it are text, save for SVG, which
-// is made here and has escaped what is not its own.
+// view is the data of the page's template. The template escapes all strings except SVG,
+// which is made here and has escaped them itself.
 type view struct {
 	Headline string
 	Warnings []string
 	Notes    []string
 	Groups   []groupView
 	Keys     []string
-	Facts    []fact // how it was measured
+	Facts    []fact // how the figures were measured
 	Env      []fact
 	Jobs     []fact
 }
@@ -39,7 +40,7 @@ type groupView struct {
 	Tables    []table
 }
 
-// picture is one figure element: drawings with a caption.
+// picture is one figure element: plots with a caption.
 type picture struct {
 	SVG     []template.HTML
 	Caption string
@@ -47,27 +48,30 @@ type picture struct {
 
 type table struct {
 	Caption string
-	Names   int // columns that hold names, not numbers
-	Text    int // columns of words at the end
+	Names   int // number of columns at the beginning that hold names
+	Text    int // number of columns at the end that hold words
 	Head    []string
 	Rows    [][]string
 }
 
-// Words is whether column i holds words.
+// Words reports whether column i holds words.
 func (t table) Words(i int) bool { return i >= len(t.Head)-t.Text }
 
-// HTML writes report.html: one page that needs nothing but itself.
+// HTML writes report.html, a page without scripts that loads nothing.
 func HTML(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
 	}
 	m := newModel(r)
 	v := &view{
-		Headline: "The results hold no summary.", Notes: r.Notes, Keys: m.keys,
+		Headline: "The results have no summary.", Notes: r.Notes, Keys: m.keys,
 		Facts: m.facts(), Jobs: m.jobFacts(),
 	}
 	if r.Summary != nil {
 		v.Headline, v.Warnings = r.Summary.Headline, r.Summary.Warnings
+	}
+	if m.incomplete() {
+		v.Warnings = append(slices.Clone(v.Warnings), "Latency distributions and dispatch positions are missing: they are in runs.jsonl, and these results were read from results.json alone.")
 	}
 	for _, k := range sorted(r.Environment) {
 		v.Env = append(v.Env, fact{k, r.Environment[k]})
@@ -87,8 +91,24 @@ func HTML(w io.Writer, r *plan.Results) error {
 	return err
 }
 
-// visible puts question marks in the place of characters that HTML does not allow, or
-// that turn the direction of what follows: no place of the page has a use for them.
+// incomplete reports whether the runs have latencies, and none has their distribution.
+func (m *model) incomplete() bool {
+	some := false
+	for _, g := range m.groups {
+		for _, c := range g.cells {
+			for _, o := range c.outcomes {
+				if len(o.Read.CDF)+len(o.Write.CDF) > 0 {
+					return false
+				}
+				some = some || o.Read.IOs+o.Write.IOs > 0
+			}
+		}
+	}
+	return some
+}
+
+// visible replaces characters that HTML does not allow, or that change the direction of
+// text, by question marks.
 func visible(page string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
@@ -98,7 +118,7 @@ func visible(page string) string {
 	}, page)
 }
 
-// facts say what was run and how.
+// facts describes what was run and how.
 func (m *model) facts() []fact {
 	p := m.Plan
 	base := "none"
@@ -110,14 +130,14 @@ func (m *model) facts() []fact {
 		{"Elevisor", m.Version},
 		{"World", p.World},
 		{"Disk", p.Disk},
-		{"Plan", fmt.Sprintf("%d cells, %d repeats each; a block holds each cell once, in an order drawn from the seed", len(p.Cells), p.Repeats)},
+		{"Plan", fmt.Sprintf("%d cells, %d repeats of each; a block has every cell of one configuration once, in an order drawn from the seed", len(p.Cells), p.Repeats)},
 		{"Runs", fmt.Sprintf("%d of %d", len(m.Runs), len(p.Cells)*p.Repeats)},
 		{"Seed", fmt.Sprint(p.Seed)},
 		{"Baseline", base},
 	}
 }
 
-// jobFacts are the jobs of each group.
+// jobFacts lists the jobs of each group.
 func (m *model) jobFacts() []fact {
 	var all []fact
 	for _, g := range m.groups {
@@ -152,31 +172,31 @@ func (g *group) pictures(id string) ([]picture, error) {
 		all = append(all, picture{[]template.HTML{svg}, caption})
 		return err
 	}
-	if err := add(g.performance(), "IOPS and p99 latency of each guest and host scheduler. Bars are means over runs, whiskers the 95 % confidence interval "+
-		"of the mean, the dashed line is the baseline. Patterns stand for host schedulers. The p99 is each run's own, of its slower direction."); err != nil {
+	if err := add(g.performance(), "IOPS and p99 latency for each guest and host scheduler. Bars: mean over runs; whiskers: 95 % confidence interval of the "+
+		"mean; dashed line: baseline; patterns: host schedulers. The p99 latency is computed for each run, and is that of its slower direction."); err != nil {
 		return nil, err
 	}
-	heats := picture{Caption: "Ratios to the baseline, geometric means of the blocks' ratios with 95 % confidence intervals, guest by host scheduler. " +
-		"Blue is better, orange worse. * is p < 0.05, ** also after Holm's correction over the whole table."}
+	heats := picture{Caption: "Ratios to the baseline, guest by host scheduler: geometric means over blocks with 95 % confidence intervals. " +
+		"Blue is better, orange is worse. * p < 0.05; ** also after Holm's correction for all comparisons."}
 	for i, h := range g.heats() {
 		heats.SVG = append(heats.SVG, h.SVG(fmt.Sprintf("%s-h%d", id, i)))
 	}
 	if len(heats.SVG) > 0 {
 		all = append(all, heats)
 	}
-	if err := add(g.merging(), "Where requests were merged, of those that the jobs submitted (of those that reached the host where the guest's count is "+
-		"unknown), and how often the disk had to seek per GiB moved. Means over runs; whiskers are the 95 % confidence interval."); err != nil {
+	if err := add(g.merging(), "Left: requests merged in the guest and in the host, as a share of the requests that the jobs submitted (of those that "+
+		"reached the host if the guest's count is unknown). Right: seeks per GiB transferred. Means over runs; whiskers: 95 % confidence interval."); err != nil {
 		return nil, err
 	}
 	for _, f := range g.distributions() {
-		if err := add(f, f.Title+". A panel for each guest scheduler; for each quantile the median of the runs, which are not pooled. "+
-			"The scale of quantiles gives each further nine the same room."); err != nil {
+		if err := add(f, f.Title+". One panel for each guest scheduler. Each point is the median over runs of that quantile; runs are not pooled. "+
+			"On the vertical axis each additional nine takes the same space."); err != nil {
 			return nil, err
 		}
 	}
 	if f := g.positions(); f != nil {
-		if err := add(f, fmt.Sprintf("Dispatch position over time (guest / host scheduler): where on the disk each request began, in the first run of each pair "+
-			"that has a trace, its first %d requests at most. Shown are the pairs that share a scheduler with the baseline. All panels have the same scales.", traceMax)); err != nil {
+		if err := add(f, fmt.Sprintf("Dispatch position over time (guest / host scheduler): the position of each request on the disk, for at most the first %d "+
+			"requests of the first run that has a trace. Only pairs that share a scheduler with the baseline are shown. All panels have the same scales.", traceMax)); err != nil {
 			return nil, err
 		}
 	}
@@ -194,7 +214,7 @@ func (g *group) table(caption string, head []string, row func(*cell) []string) t
 }
 
 func (g *group) performanceTable() table {
-	return g.table("What the jobs got: over runs, the mean and in brackets the standard deviation; latencies are in µs, each run's own",
+	return g.table("Throughput and latency: mean over runs, standard deviation in brackets; latencies in µs, computed for each run",
 		[]string{"Runs", "IOPS", "IOPS min", "IOPS median", "IOPS max", "MiB/s", "p50", "p99", "Max latency", "Jain's index"},
 		func(c *cell) []string {
 			s := c.stats
@@ -205,7 +225,7 @@ func (g *group) performanceTable() table {
 		})
 }
 
-// one is a figure of a sample, if it has any.
+// one writes a figure of a sample, unless the sample is empty.
 func one(s plan.Sample, x float64) string {
 	if s.N == 0 {
 		return none
@@ -215,7 +235,7 @@ func one(s plan.Sample, x float64) string {
 
 func (g *group) comparisonTable() table {
 	t := table{
-		Caption: "Against the baseline: paired tests of the logarithms of the blocks' ratios", Names: 3, Text: 2,
+		Caption: "Comparison with the baseline: paired tests of the logarithms of the ratios in each block", Names: 3, Text: 2,
 		Head: []string{"Guest", "Host", "Metric", "Pairs", "Ratio [95 % CI]", "t", "p", "p, sign flips", "p, Holm", "Mark", "Verdict"},
 	}
 	for _, c := range g.cells {
@@ -232,8 +252,8 @@ func (g *group) comparisonTable() table {
 }
 
 func (g *group) diskTable() table {
-	return g.table("What reached the disk: means over runs, in brackets standard deviations",
-		[]string{"Guest merges, %", "Host merges, %", "of these across queues, %", "across VMs, %", "Requests per GiB", "Mean size, KiB",
+	return g.table("Merges, and requests at the disk: mean over runs, standard deviation in brackets",
+		[]string{"Merged in guest, %", "Merged in host, %", "of which across queues, %", "across VMs, %", "Requests per GiB", "Mean size, KiB",
 			"Seeks per GiB", "Mean seek, MiB", "Lost merges per GiB"},
 		func(c *cell) []string {
 			s := c.stats
@@ -244,15 +264,15 @@ func (g *group) diskTable() table {
 		})
 }
 
-// countsTable sums up counts, which the summary has only as shares.
+// countsTable adds up the counts, of which the summary has only shares.
 func (g *group) countsTable() table {
-	head := []string{"Submitted", "Merged in guest", "Host: same queue", "Host: across queues", "Host: across VMs"}
+	head := []string{"Submitted", "Merged in guest", "Merged in host: same queue", "Merged in host: across queues", "Merged in host: across VMs"}
 	for _, reason := range sched.ReasonNames {
 		head = append(head, "Refused: "+reason)
 	}
 	head = append(head, "Lost: same queue", "Lost: across queues", "Lost: across VMs")
-	caption := fmt.Sprintf("Who merged what, in requests, summed over runs. Refused: neighbours that the host found and did not merge, by reason. "+
-		"Lost: requests that adjoined one of the last %d issued and were issued apart", plan.LostWindow)
+	caption := fmt.Sprintf("Merge counts in requests, summed over runs. Refused: the host found a neighbour and could not merge with it, by reason. "+
+		"Lost: the request adjoined one of the last %d issued and was issued separately", plan.LostWindow)
 	return g.table(caption, head, func(c *cell) []string {
 		if len(c.outcomes) == 0 {
 			return nil

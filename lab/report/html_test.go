@@ -1,7 +1,7 @@
 package report
 
 import (
-	"encoding/json"
+	"bytes"
 	"encoding/xml"
 	"fmt"
 	"io"
@@ -26,60 +26,87 @@ func render(t *testing.T, r *plan.Results) string {
 }
 
 var (
-	doctype = regexp.MustCompile(`^<!DOCTYPE html>\n`)
+	doctype = "<!DOCTYPE html>\n"
 	voids   = regexp.MustCompile(`<(meta [^>]*)>`)
-	loads   = regexp.MustCompile(`(?i)<script|javascript:|\bon[a-z]+=|<link|<img|<image|<iframe|<object|\bsrc=|@import|url\(|://`)
-	figures = regexp.MustCompile(`(?s)<figure>.*?</figure>`)
-	tables  = regexp.MustCompile(`(?s)<table>.*?</table>`)
-	svgs    = regexp.MustCompile(`(?s)<svg .*?</svg>`)
-	ids     = regexp.MustCompile(`\bid="([^"]*)"`)
+	loads   = regexp.MustCompile(`(?i)javascript:|@import|url\(|://`)
 )
 
-// wellFormed wants each element closed in its place, nothing that could load or run, a
-// caption for each figure and table, and a title and a description for each picture.
+// elements returns the elements of a name, which must not be nested.
+func elements(page, name string) (all []string) {
+	from, to := "<"+name, "</"+strings.TrimRight(name, " >")+">"
+	for {
+		at := strings.Index(page, from)
+		if at < 0 {
+			return all
+		}
+		end := at + strings.Index(page[at:], to) + len(to)
+		all = append(all, page[at:end])
+		page = page[end:]
+	}
+}
+
+// wellFormed requires that elements are nested properly, that nothing loads or runs, that
+// ids are unique, that each figure and table has a caption, and each picture a title and a
+// description.
 func wellFormed(t *testing.T, page string) {
 	t.Helper()
-	strict := voids.ReplaceAllString(doctype.ReplaceAllString(page, ""), "<$1/>")
-	d := xml.NewDecoder(strings.NewReader(strict))
+	text, found := strings.CutPrefix(page, doctype)
+	require.True(t, found)
+	head := strings.Index(text, "</head>")
+	d := xml.NewDecoder(strings.NewReader(voids.ReplaceAllString(text[:head], "<$1/>") + text[head:]))
 	d.Entity = xml.HTMLEntity
+	ids := map[string]bool{}
 	for {
-		_, err := d.Token()
+		token, err := d.Token()
 		if err == io.EOF {
 			break
 		}
 		require.NoError(t, err)
+		if e, is := token.(xml.StartElement); is {
+			require.NotContains(t, []string{"script", "link", "img", "image", "iframe", "object", "embed", "base"}, strings.ToLower(e.Name.Local))
+			for _, a := range e.Attr {
+				harmless(t, a, ids)
+			}
+		}
 	}
-	markup := regexp.MustCompile(`>[^<]*<`).ReplaceAllString(page, "><") // text may say anything
-	style := page[strings.Index(page, "<style>"):strings.Index(page, "</style>")]
-	require.Empty(t, loads.FindAllString(markup+style, -1))
-	for _, f := range figures.FindAllString(page, -1) {
+	require.Len(t, elements(page, "style"), 1)
+	require.Empty(t, loads.FindAllString(elements(page, "style")[0], -1))
+	for _, f := range elements(page, "figure>") {
 		require.Contains(t, f, "<figcaption>")
 		require.Contains(t, f, "<svg ")
 	}
-	for _, s := range svgs.FindAllString(page, -1) {
-		require.Regexp(t, `role="img" aria-labelledby="[^" ]+ [^" ]+"`, s)
-		require.Regexp(t, `<title id="[^"]+">[^<]+</title><desc id="[^"]+">[^<]+</desc>`, s)
+	for _, s := range elements(page, "svg ") {
+		head, _, _ := strings.Cut(s, "</desc>")
+		require.Regexp(t, `^<svg role="img" aria-labelledby="[^" ]+ [^" ]+"[^>]*>\s*<title id="[^"]+">[^<]+</title><desc id="[^"]+">[^<]+$`, head)
 		require.NotContains(t, s, "NaN")
 		require.NotContains(t, s, "Inf")
 	}
-	for _, table := range tables.FindAllString(page, -1) {
+	for _, table := range elements(page, "table") {
 		require.Contains(t, table, "<caption>")
 		require.Contains(t, table, `<th scope="col"`)
 	}
-	seen := map[string]bool{}
-	for _, id := range ids.FindAllStringSubmatch(page, -1) {
-		require.False(t, seen[id[1]], "id %s twice", id[1])
-		seen[id[1]] = true
+}
+
+// harmless requires that an attribute loads and runs nothing, and that an id is new.
+func harmless(t *testing.T, a xml.Attr, ids map[string]bool) {
+	t.Helper()
+	name := strings.ToLower(a.Name.Local)
+	require.False(t, name == "src" || strings.HasPrefix(name, "on"), name)
+	require.False(t, loads.MatchString(a.Value), a.Value)
+	if name == "id" {
+		require.False(t, ids[a.Value], "id %s twice", a.Value)
+		ids[a.Value] = true
 	}
 }
 
 func TestHTML(t *testing.T) {
+	t.Parallel()
 	r := reporttest.Results(reporttest.Full())
 	page := render(t, r)
 	require.NotContains(t, page, "://")
-	require.Len(t, figures.FindAllString(page, -1), 4+1+5+1, "bars, heat maps, merges, latencies of 1 and 2 directions, positions")
-	require.Len(t, svgs.FindAllString(page, -1), 4+1+5+1+2, "a heat map is for IOPS and p99")
-	require.Len(t, tables.FindAllString(page, -1), 2*4)
+	require.Len(t, elements(page, "figure>"), 4+1+5+1, "bars, heat maps, merges, latencies of 1 and 2 directions, positions")
+	require.Len(t, elements(page, "svg "), 4+1+5+1+2, "a heat map is for IOPS and p99")
+	require.Len(t, elements(page, "table"), 2*4)
 	require.Less(t, strings.Index(page, "<h1>"+r.Summary.Headline), strings.Index(page, "<main>"))
 	for _, want := range append(append(r.Notes, r.Summary.Warnings...), "sim:generic7200", "6.18.0", "--preset linear4k", "rw=randrw bssplit=4096/60:65536/40") {
 		require.Contains(t, page, strings.ReplaceAll(want, "'", "&#39;"))
@@ -90,8 +117,9 @@ func TestHTML(t *testing.T) {
 	require.Less(t, len(page), 4<<20)
 }
 
-// TestHostileNames has every string from outside be markup, quotes and controls.
+// TestHostileNames has markup, quotes and control characters in every string from outside.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	evil := "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\x00\x1b[2J\r\u202e\u0301" + strings.Repeat("x", 300)
 	s := reporttest.Full()
 	s.Guests, s.Hosts = []string{evil, evil + "2", "none"}, []string{evil, "none"}
@@ -125,8 +153,9 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestGaps takes parts of results away or makes them absurd: what is left is shown.
+// TestGaps removes parts of results or makes them absurd: the rest must still be shown.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	small := func() *plan.Results {
 		s := reporttest.Full()
 		s.Repeats, s.Trace, s.Guests, s.Hosts = 3, 5, s.Guests[:2], s.Hosts[:2]
@@ -185,6 +214,7 @@ func TestGaps(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := small()
 			change(r)
 			page := render(t, r)
@@ -202,8 +232,9 @@ func TestGaps(t *testing.T) {
 	require.Error(t, Text(io.Discard, &plan.Results{Runs: []plan.Run{{}}}))
 }
 
-// TestLargeMatrix has more of everything than a picture has colours and patterns for.
+// TestLargeMatrix has more schedulers than there are colours and patterns.
 func TestLargeMatrix(t *testing.T) {
+	t.Parallel()
 	s := reporttest.Full()
 	s.Guests, s.Hosts, s.Repeats, s.Trace = nil, nil, 2, 4
 	for i := range 9 {
@@ -211,7 +242,7 @@ func TestLargeMatrix(t *testing.T) {
 	}
 	r := reporttest.Results(s)
 	page := render(t, r)
-	for _, svg := range svgs.FindAllString(page, -1) {
+	for _, svg := range elements(page, "svg ") {
 		var w, h float64
 		_, err := fmt.Sscanf(regexp.MustCompile(`width="[0-9.]+" height="[0-9.]+"`).FindString(svg), `width="%f" height="%f"`, &w, &h)
 		require.NoError(t, err)
@@ -220,8 +251,9 @@ func TestLargeMatrix(t *testing.T) {
 	}
 }
 
-// TestKnobs has two choices of one scheduler stay apart.
+// TestKnobs has one scheduler with two sets of knobs: they must stay separate.
 func TestKnobs(t *testing.T) {
+	t.Parallel()
 	s := reporttest.Full()
 	s.Guests, s.Hosts, s.Workloads, s.Repeats, s.Trace = []string{"none"}, []string{"none", "deadline", "bfq"}, s.Workloads[:1], 3, 0
 	r := reporttest.Results(s)
@@ -231,9 +263,9 @@ func TestKnobs(t *testing.T) {
 	require.Contains(t, b.String(), "none        deadline#2 ")
 	require.Contains(t, b.String(), "deadline#2: deadline fifo_batch=1")
 	require.Contains(t, render(t, r), "deadline#2: deadline fifo_batch=1")
-	other, err := json.Marshal(r)
-	require.NoError(t, err)
-	again, err := decode(other)
+	var other bytes.Buffer
+	require.NoError(t, JSON(&other, r))
+	again, err := decode(other.Bytes())
 	require.NoError(t, err)
 	again.Plan.Cells[2].Host.Knobs[0].Value = "2"
 	d, err := Compare(r, again)
@@ -243,6 +275,7 @@ func TestKnobs(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	results := func(iops ...float64) *plan.Results {
 		r := &plan.Results{Plan: plan.Plan{Cells: []plan.Cell{{}}}}
 		for _, x := range iops {
@@ -258,7 +291,7 @@ func TestCompare(t *testing.T) {
 		require.Empty(t, d.OnlyB)
 		return d.Pairs[0]
 	}
-	// The interval was computed apart, from the density of t integrated in steps.
+	// The interval was computed independently, by integrating the density of t.
 	p := first(results(100, 102, 104), results(200, 210, 205))
 	require.InDelta(t, math.Pow(200*210*205/(100.*102*104), 1./3), p.Ratio, 1e-12)
 	require.InDelta(t, 1.90955, p.Low, 2e-5)
@@ -273,7 +306,7 @@ func TestCompare(t *testing.T) {
 	require.Contains(t, first(results(100, 100.1, 100.2), results(100.1, 100, 100.3)).Verdict, "equivalent within 2 %")
 	require.Contains(t, first(results(100, 120, 140), results(110, 130, 150)).Verdict, "no difference shown")
 	require.Contains(t, first(results(1, 2), results(1, 2, 3)).Verdict, "too few runs (2 and 3)")
-	require.Contains(t, first(results(5, 5, 5), results(6, 6, 6)).Verdict, "neither varies")
-	require.Contains(t, first(results(5, 0, 5), results(6, 6, 7)).Verdict, "without a figure")
-	require.Contains(t, first(results(), results(6, 6, 7)).Verdict, "without a figure")
+	require.Contains(t, first(results(5, 5, 5), results(6, 6, 6)).Verdict, "the runs of neither vary")
+	require.Contains(t, first(results(5, 0, 5), results(6, 6, 7)).Verdict, "a run has no figure")
+	require.Contains(t, first(results(), results(6, 6, 7)).Verdict, "a run has no figure")
 }

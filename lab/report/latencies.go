@@ -12,17 +12,17 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// nines is how far up the scale of quantiles goes: 99.99 %.
+// nines is the upper end of the scale of quantiles: 99.99 %.
 const nines = 4.0
 
-// curve is the distribution of latencies of one cell.
+// curve is the latency distribution of one cell.
 type curve struct {
 	series int
-	points plotter.XYs // log10 of µs, nines
+	points plotter.XYs // log10 of the latency in µs, -log10(1-quantile)
 }
 
-// median has for each quantile that most of the runs have the median of their latencies.
-// Runs are not pooled: one slow run does not own the tail of all.
+// median computes, for each quantile that most runs have, the median over the runs. Runs
+// are not pooled: a single slow run cannot dominate the tail.
 func median(outcomes []*plan.Outcome, of func(*plan.Outcome) *plan.Direction) plotter.XYs {
 	runs, at := 0, map[float64][]float64{}
 	for _, o := range outcomes {
@@ -55,10 +55,10 @@ func median(outcomes []*plan.Outcome, of func(*plan.Outcome) *plan.Direction) pl
 	return points
 }
 
-// curves draws distributions; it is what gonum calls a plotter.
+// curves draws distributions. It implements plot.Plotter.
 type curves []curve
 
-// Plot draws each curve with its dashes, and its signs a little apart from the others'.
+// Plot draws each curve with its dashes. Markers of different curves are offset.
 func (cs curves) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	for n, cv := range cs {
@@ -84,7 +84,7 @@ func (cs curves) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// crossing is where a curve passes a level.
+// crossing returns where a curve crosses a level.
 func crossing(points plotter.XYs, level float64) (float64, bool) {
 	for i := 1; i < len(points); i++ {
 		a, b := points[i-1], points[i]
@@ -95,7 +95,7 @@ func crossing(points plotter.XYs, level float64) (float64, bool) {
 	return 0, false
 }
 
-// distributions are the figures of latencies: one a direction, one panel a guest.
+// distributions returns the latency figures: one per direction, with one panel per guest.
 func (g *group) distributions() []*figure {
 	var all []*figure
 	for _, d := range []struct {
@@ -140,7 +140,7 @@ func (g *group) distribution(direction string, panels []curves, low, high float6
 	cols, rows, w := tiles(len(panels))
 	const h = 290.0
 	f := newFigure(direction+" latencies: "+g.title,
-		"Cumulative distributions of latencies, a panel for each guest scheduler and a line for each host scheduler.",
+		"Cumulative latency distributions: one panel for each guest scheduler, one line for each host scheduler.",
 		figureWidth, top+h*float64(rows))
 	f.legend(items, 0, 0, figureWidth)
 	pad := math.Max(0.03*(high-low), 0.05)
@@ -149,7 +149,7 @@ func (g *group) distribution(direction string, panels []curves, low, high float6
 		f.write(x+64, y+titleHeight/2, labelSize, true, "guest: "+g.guests[i])
 		label := ""
 		if i%cols == 0 {
-			label = "requests done within, %"
+			label = "requests completed within, %"
 		}
 		p := newPlot(direction+" latency (logarithmic)", label)
 		p.X.Min, p.X.Max, p.X.Tick.Marker = low-pad, high+pad, latencyTicks(low-pad, high+pad)
@@ -169,7 +169,7 @@ func (g *group) distribution(direction string, panels []curves, low, high float6
 
 const tileGap = 12.0
 
-// tiles says how n panels are laid out: up to three in a row, and how wide each is.
+// tiles lays out n panels, up to three in a row; w is the width of each.
 func tiles(n int) (cols, rows int, w float64) {
 	cols = min(max(n, 2), 3)
 	return cols, (n + cols - 1) / cols, (figureWidth - tileGap*float64(cols-1)) / float64(cols)
@@ -183,7 +183,7 @@ func lineSwatch(c draw.Canvas, i int) {
 	marker(c, c.Center(), i, col)
 }
 
-// latencyTicks are powers of ten or, where few of them are in view, 2 and 5 of each too.
+// latencyTicks are powers of ten or, if few of them are in view, also 2 and 5 times these.
 func latencyTicks(low, high float64) plot.Ticker {
 	if high-low > 2.2 {
 		return decades{latencyRound}
@@ -198,16 +198,16 @@ func latencyTicks(low, high float64) plot.Ticker {
 			all = append(all, t)
 		}
 	}
-	if high-low < 0.5 { // less than a factor of three: even steps read better
+	if high-low < 0.5 { // less than a factor of three: even steps are easier to read
 		return linearInLog{}
 	}
 	return all
 }
 
-// linearInLog are round numbers of µs along an axis of their logarithms.
+// linearInLog are round numbers of µs along a logarithmic axis.
 type linearInLog struct{}
 
-// Ticks is what gonum asks an axis for.
+// Ticks implements plot.Ticker.
 func (linearInLog) Ticks(low, high float64) []plot.Tick {
 	all := ticks{4, latencyRound}.Ticks(math.Pow(10, low), math.Pow(10, high))
 	for i := range all {

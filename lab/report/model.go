@@ -8,42 +8,36 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// Metrics of comparisons, as expt has them.
-const (
-	metricIOPS = "iops"
-	metricP99  = "p99_us"
-)
-
-// model is results in the order in which they are shown.
+// model is the results, sorted for display.
 type model struct {
 	*plan.Results
 	groups []*group
-	keys   []string // what the short names of schedulers with knobs stand for
+	keys   []string // explanations of the short names of schedulers
 }
 
-// group is what is shown in one table and one set of pictures: the cells that differ in
-// their schedulers only.
+// group is what one table and one set of figures show: the cells that differ only in their
+// schedulers.
 type group struct {
 	title  string
-	cell   plan.Cell // one of them; all but the schedulers is the same in all
-	guests []string  // short names, in the order of the plan
+	cell   plan.Cell // one of them: all are equal but for the schedulers
+	guests []string  // short names, in the plan's order
 	hosts  []string
 	cells  []*cell // by guest, then by host
 }
 
-// cell is one cell with all there is of it.
+// cell is one cell with its runs and its summary.
 type cell struct {
 	index       int
-	guest, host int    // of the group's
+	guest, host int    // indexes of the group's guests and hosts
 	name        string // short names: guest / host
-	full        string // the same unabridged
+	full        string // the same, unabridged
 	base        bool
 	stats       plan.CellStats
-	iops, p99   *plan.Comparison // with the baseline; nil of the baseline itself
-	outcomes    []*plan.Outcome  // in the order of the runs
+	iops, p99   *plan.Comparison // with the baseline; nil for the baseline itself
+	outcomes    []*plan.Outcome  // of its runs, in their order
 }
 
-// at is the cell of a guest's and a host's scheduler, nil if the plan has none.
+// at returns the cell of a guest and a host scheduler; nil if the plan has none.
 func (g *group) at(guest, host int) *cell {
 	for _, c := range g.cells {
 		if c.guest == guest && c.host == host {
@@ -53,7 +47,7 @@ func (g *group) at(guest, host int) *cell {
 	return nil
 }
 
-// base is the cell that the others are compared with, nil if there is none.
+// base returns the cell that the others are compared with; nil if there is none.
 func (g *group) base() *cell {
 	for _, c := range g.cells {
 		if c.base {
@@ -63,7 +57,7 @@ func (g *group) base() *cell {
 	return nil
 }
 
-// newModel sorts checked results.
+// newModel sorts results that check has passed.
 func newModel(r *plan.Results) *model {
 	m := &model{Results: r}
 	names := m.schedulers(r.Plan.Cells)
@@ -89,7 +83,7 @@ func newModel(r *plan.Results) *model {
 	return m
 }
 
-// groupKey is all of a cell but its schedulers.
+// groupKey is everything in a cell except its schedulers.
 func groupKey(c plan.Cell) string {
 	c.Guest, c.Host = plan.Scheduler{}, plan.Scheduler{}
 	return fmt.Sprintf("%+v", c)
@@ -97,7 +91,7 @@ func groupKey(c plan.Cell) string {
 
 func schedulerKey(s plan.Scheduler) string { return fmt.Sprintf("%q", s) }
 
-// place is where name is in list, at whose end it is put if it is not there.
+// place returns the index of name in list, and appends it if it is missing.
 func place(list *[]string, name string) int {
 	for i, n := range *list {
 		if n == name {
@@ -108,8 +102,8 @@ func place(list *[]string, name string) int {
 	return len(*list) - 1
 }
 
-// schedulers gives each scheduler of the plan a short name: its own, and from the second
-// one of that name on, with other knobs, a number behind it.
+// schedulers gives each scheduler of the plan a short name: its own name, followed by a
+// number from the second set of knobs on.
 func (m *model) schedulers(cells []plan.Cell) map[string]string {
 	names, taken := map[string]string{}, map[string]int{}
 	add := func(s plan.Scheduler) {
@@ -137,7 +131,7 @@ func (m *model) schedulers(cells []plan.Cell) map[string]string {
 	return names
 }
 
-// sort brings cells into the order of guests, then hosts.
+// sort orders the cells by guest, then by host.
 func (g *group) sort() {
 	sorted := make([]*cell, 0, len(g.cells))
 	for guest := range g.guests {
@@ -152,7 +146,7 @@ func (g *group) sort() {
 	g.cells = sorted
 }
 
-// titles names groups by their workload and by whatever else not all of them share.
+// titles names each group after its workload and the settings in which groups differ.
 func (m *model) titles() {
 	for _, d := range []struct {
 		name string
@@ -177,13 +171,13 @@ func (m *model) titles() {
 	seen := map[string]int{}
 	for _, g := range m.groups {
 		g.title = clip(clean(g.cell.Workload.Name), 60) + g.title
-		if seen[g.title]++; seen[g.title] > 1 { // the same name for other jobs
+		if seen[g.title]++; seen[g.title] > 1 { // another workload of the same name
 			g.title += fmt.Sprintf(" (%d)", seen[g.title])
 		}
 	}
 }
 
-// fill adds to each cell what the runs and the summary have of it.
+// fill adds the runs and the summary to the cells.
 func (m *model) fill() {
 	cells := make([]*cell, len(m.Plan.Cells))
 	for _, g := range m.groups {
@@ -211,15 +205,15 @@ func (m *model) fill() {
 	for i := range m.Summary.Comparisons {
 		c := &m.Summary.Comparisons[i]
 		switch at := cells[c.Cell]; {
-		case c.Metric == metricIOPS && at.iops == nil:
+		case c.Metric == plan.MetricIOPS && at.iops == nil:
 			at.iops = c
-		case c.Metric == metricP99 && at.p99 == nil:
+		case c.Metric == plan.MetricP99 && at.p99 == nil:
 			at.p99 = c
 		}
 	}
 }
 
-// jobWords are a job in fio's words, those that are not fio's defaults.
+// jobWords writes a job in fio's words; those that have fio's default are left out.
 func jobWords(j fio.Job) string {
 	var b strings.Builder
 	word := func(show bool, key string, value any) {
@@ -256,12 +250,12 @@ func jobWords(j fio.Job) string {
 	return clean(strings.TrimSpace(b.String()))
 }
 
-// settings say what a group's cells share besides the workload.
+// settings describes what a group's cells share besides the workload.
 func settings(c plan.Cell) string {
 	depth := "the scheduler's default"
 	if c.Depth != 0 {
 		depth = fmt.Sprint(c.Depth)
 	}
-	return fmt.Sprintf("VMs: %d, virtqueues of each: %d, entries of each virtqueue: %d, requests on the disk at a time: %s, nomerges: %d",
+	return fmt.Sprintf("VMs: %d, virtqueues per VM: %d, queue size: %d, queue depth: %s, nomerges: %d",
 		c.VMs, c.Queues, c.QSize, depth, c.NoMerges)
 }

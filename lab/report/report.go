@@ -1,10 +1,11 @@
-// Package report turns the results of an experiment into what people and programs read:
-// a table for a terminal, results.csv, results.json and report.html.
+// Package report writes the results of an experiment for people and for programs: tables
+// for a terminal, results.csv, results.json and report.html.
 //
-// All of it is drawn from [expt.Results] alone: the same results give the same bytes, and
-// nothing is measured or tested here (that is in the [expt.Summary]), save for [Against],
-// which compares two results. Names in results come from outside, as do whole files:
-// none of them breaks a table, leaves its place in a page or reaches a panic.
+// It uses nothing but the [plan.Results]: the same results give the same bytes. Statistics
+// come from their [plan.Summary], except that [Against] compares two results by itself.
+//
+// Names in results, and whole files, come from outside. None of them may break a table,
+// inject markup into a page or cause a panic.
 package report
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Names of what WriteDir writes. Each run with fio's output has a file in RunsDir, called
-// after its place in the results as results.csv counts it.
+// Names of what WriteDir writes. Each run with fio's output has a file in RunsDir, numbered
+// as in results.csv.
 const (
 	JSONName = "results.json"
 	CSVName  = "results.csv"
@@ -28,8 +29,8 @@ const (
 	RunsDir  = "runs"
 )
 
-// WriteDir writes everything into dir, which it creates: results.json, results.csv,
-// report.html and runs/run-0001.json and so on. A file is there whole or not at all.
+// WriteDir writes results.json, results.csv, report.html and runs/run-0001.json and so on
+// into dir, which it creates if needed. Each file is replaced as a whole.
 func WriteDir(dir string, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
@@ -56,10 +57,10 @@ func WriteDir(dir string, r *plan.Results) error {
 	return nil
 }
 
-// runName is the file of the run at index i, which results.csv counts from 1.
+// runName is the file of the run at index i. It is numbered from 1, as in results.csv.
 func runName(i int) string { return fmt.Sprintf("run-%04d.json", i+1) }
 
-// writeFio indents as fio does.
+// writeFio writes fio's output, indented as fio does.
 func writeFio(path string, fio json.RawMessage) error {
 	var b bytes.Buffer
 	if err := json.Indent(&b, fio, "", "  "); err != nil {

@@ -8,6 +8,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -20,9 +22,10 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// TestText runs the transcripts in testdata/text: each command makes results up and shows
-// one of the forms that have lines.
+// TestText runs the transcripts in testdata/text: each command makes up results and shows
+// one of the formats that have lines.
 func TestText(t *testing.T) {
+	t.Parallel()
 	datadriven.RunTest(t, "testdata/text", func(t *testing.T, d *datadriven.TestData) string {
 		s := reporttest.Full()
 		repeats, workloads, guests, hosts := s.Repeats, len(s.Workloads), len(s.Guests), len(s.Hosts)
@@ -54,26 +57,62 @@ func TestText(t *testing.T) {
 	})
 }
 
-// TestSameBytes has results that went through a file give the same bytes in every form.
+// TestSameBytes loads results.json again and writes everything from it: all is the same,
+// except that the page lacks the plots of what only runs.jsonl has, and says so.
 func TestSameBytes(t *testing.T) {
-	r := reporttest.Results(reporttest.Full())
-	r.Summary.Comparisons[0].T = math.Inf(-1)
+	t.Parallel()
+	s := reporttest.Full()
+	s.Repeats, s.Trace = 3, 20
+	r := reporttest.Results(s)
+	c := &r.Summary.Comparisons[0]
+	c.Ratio, c.T = 0.5, math.Inf(-1)
 	dir := filepath.Join(t.TempDir(), "out")
 	require.NoError(t, WriteDir(dir, r))
-	require.True(t, math.IsInf(r.Summary.Comparisons[0].T, -1), "writing changed the results")
 	again, err := Load(filepath.Join(dir, JSONName))
 	require.NoError(t, err)
-	require.Equal(t, r, again)
-	for name, write := range map[string]func(io.Writer, *plan.Results) error{JSONName: JSON, CSVName: CSV, HTMLName: HTML} {
+	require.NotEmpty(t, r.Runs[0].Outcome.Fio, "writing changed the results")
+	short := *r
+	short.Runs = slices.Clone(r.Runs)
+	for i := range short.Runs {
+		short.Runs[i].Outcome = r.Runs[i].Outcome.Figures()
+	}
+	require.True(t, reflect.DeepEqual(&short, again))
+	for name, write := range map[string]func(io.Writer, *plan.Results) error{JSONName: JSON, CSVName: CSV} {
 		var b bytes.Buffer
 		require.NoError(t, write(&b, again))
 		first, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(first, b.Bytes()), name)
 	}
+	full, alone := render(t, r), render(t, again)
+	const missing = "Latency distributions and dispatch positions are missing: they are in runs.jsonl"
+	require.Contains(t, alone, missing)
+	require.NotContains(t, full, missing)
+	require.Equal(t, elements(full, "table"), elements(alone, "table"))
+	gone := 0
+	for _, f := range elements(full, "figure>") {
+		if !strings.Contains(alone, f[strings.Index(f, "<figcaption>"):]) {
+			require.Regexp(t, "atencies:|Dispatch position", f)
+			gone++
+		}
+	}
+	require.Equal(t, 1+2+2, gone, "latencies of 1 and 2 directions, positions of 2 workloads")
+}
+
+// TestSize bounds results.json at 2 MB for 800 runs.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	s := reporttest.Full()
+	s.Guests, s.Trace = append(s.Guests, "kyber", "deadline", "cfq", "timeslice", "stream"), 50
+	var b bytes.Buffer
+	r := reporttest.Results(s)
+	require.GreaterOrEqual(t, len(r.Runs), 800)
+	require.NoError(t, JSON(&b, r))
+	require.Less(t, b.Len()*800/len(r.Runs), 2_000_000)
 }
 
 func TestWriteDir(t *testing.T) {
+	t.Parallel()
 	s := reporttest.Full()
 	s.Repeats, s.Trace = 1, 0
 	r := reporttest.Results(s)
@@ -110,20 +149,23 @@ func TestWriteDir(t *testing.T) {
 }
 
 func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
+	const head = `{"schema":"elevisor-results","schema_version":2`
 	for text, want := range map[string]string{
-		``:                                 "not a results.json",
-		`[]`:                               "not a results.json",
-		`{}`:                               "no format is given",
-		`{"format":"1"}`:                   "not a results.json",
-		`{"format":2}`:                     "format 2; this program reads format 1 only",
-		`{"format":0}`:                     "format 0",
-		`{"format":1}x`:                    "not a results.json",
-		`{"format":1,"runs":[{"cell":0}]}`: "run 1 is of cell 0",
-		`{"format":1,"plan":{"cells":[{}]},"runs":[{"cell":-1}]}`:                         "run 1 is of cell -1, and there are cells 0 to 0",
-		`{"format":1,"plan":{"cells":[{}]},"summary":{"cells":[{"cell":1}]}}`:             "summary 0 is of cell 1",
-		`{"format":1,"plan":{"cells":[{}]},"summary":{"comparisons":[{"Cell":1}]}}`:       "comparison 0 is of cell 1",
-		`{"format":1,"plan":{"cells":[{}]},"summary":{"comparisons":[{"Base":7}]}}`:       "baseline of comparison 0 is of cell 7",
-		`{"format":1,"plan":{"cells":[{"guest":{"name":1}}]},"summary":{"headline":"x"}}`: "not a results.json",
+		``:             "not elevisor-results: unexpected end",
+		`[]`:           "not elevisor-results",
+		`{}`:           "no schema is given; this program reads elevisor-results version 2 only",
+		`{"format":1}`: "it is in format 1, of an older Elevisor; this program reads elevisor-results version 2 only",
+		`{"schema":"elevisor-results","schema_version":3}`:   "it is elevisor-results version 3; this program reads version 2 only",
+		`{"schema":"elevisor-results","schema_version":"2"}`: "not elevisor-results",
+		`{"schema":"elevisor-plan","schema_version":2}`:      `its schema is "elevisor-plan"; elevisor-results is wanted here`,
+		head + `}x`:                    "not elevisor-results",
+		head + `,"runs":[{"cell":0}]}`: "run 1 is of cell 0",
+		head + `,"plan":{"cells":[{}]},"runs":[{"cell":-1}]}`:                            "run 1 is of cell -1; there are cells 0 to 0",
+		head + `,"plan":{"cells":[{}]},"summary":{"cells":[{"cell":1}]}}`:                "summary 0 is of cell 1",
+		head + `,"plan":{"cells":[{}]},"summary":{"comparisons":[{"cell":1}]}}`:          "comparison 0 is of cell 1",
+		head + `,"plan":{"cells":[{}]},"summary":{"comparisons":[{"baseline_cell":7}]}}`: "baseline of comparison 0 is of cell 7",
+		head + `,"plan":{"cells":[{"guest_scheduler":{"name":1}}]}}`:                     "not elevisor-results",
 	} {
 		path := filepath.Join(t.TempDir(), "results.json")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
@@ -135,14 +177,15 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// FuzzLoad has every file that is read be shown too.
+// FuzzLoad writes every file that can be read in every format.
 func FuzzLoad(f *testing.F) {
 	s := reporttest.Full()
 	s.Repeats, s.Trace, s.Guests, s.Hosts, s.Workloads = 1, 1, s.Guests[:1], s.Hosts[:2], s.Workloads[1:] // small: go minimizes every find
 	var b bytes.Buffer
 	require.NoError(f, JSON(&b, reporttest.Results(s)))
 	f.Add(b.Bytes())
-	f.Add([]byte(`{"format":1,"plan":{"cells":[{}],"repeats":-1},"runs":[{"outcome":{"trace":[{"t":-1,"sector":18446744073709551615}]}}]}`))
+	f.Add([]byte(`{"schema":"elevisor-results","schema_version":2,"plan":{"cells":[{}],"repeats":-1},` +
+		`"runs":[{"outcome":{"trace":[{"time_s":-1,"sector":18446744073709551615}]}}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decode(b)
 		if err != nil || len(r.Plan.Cells) > 50 {
@@ -155,9 +198,10 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestBaseline_ofSeveralWithItsName has the plan say which cell is the baseline: others
+// TestBaseline_ofSeveralWithItsName has the plan say which cell is the baseline, if others
 // have schedulers of the same name with knobs.
 func TestBaseline_ofSeveralWithItsName(t *testing.T) {
+	t.Parallel()
 	none := plan.Scheduler{Name: "none"}
 	limited := plan.Scheduler{Name: "none", Knobs: []sched.Knob{{Key: "max_sectors_kb", Value: "64"}}}
 	r := &plan.Results{Plan: plan.Plan{

@@ -12,27 +12,27 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// traceMax is how many requests a panel shows: the first ones, as leaving out some in
-// between would hide the seeks.
+// traceMax is how many requests a panel shows. They are the first ones, since a sample
+// would hide the seeks.
 const traceMax = 2000
 
-// kind sets the points of a picture apart: whose, and in which direction.
+// kind distinguishes points: by VM and by direction.
 type kind struct {
 	vm    uint16
 	write bool
 }
 
-// maxKinds is how many have a sign of their own; what is beyond shares the last one.
+// maxKinds is how many kinds have a marker; all others share the last one.
 const maxKinds = 6
 
-// points draws a trace; it is what gonum calls a plotter.
+// points draws a trace. It implements plot.Plotter.
 type points struct {
 	trace []plan.Access
 	kinds []kind
-	unit  float64 // sectors
+	unit  float64 // of the vertical axis, in sectors
 }
 
-// Plot draws each kind's points as one path: thousands of shapes make a page slow.
+// Plot draws all points of a kind as one path: thousands of elements make a page slow.
 func (ps points) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	paths := make([]vg.Path, len(ps.kinds))
@@ -60,7 +60,7 @@ func (ps points) kind(a plan.Access) int {
 	return len(ps.kinds) - 1
 }
 
-// sign is a small mark that few numbers describe: +, x, -, |, and two angles.
+// sign draws a marker that takes few bytes: +, x, -, | or one of two angles.
 func sign(p *vg.Path, at vg.Point, k int) {
 	const r = 1.9
 	at.X, at.Y = vg.Length(math.Round(float64(at.X)*10)/10), vg.Length(math.Round(float64(at.Y)*10)/10)
@@ -86,14 +86,14 @@ func sign(p *vg.Path, at vg.Point, k int) {
 	}
 }
 
-// traced is a panel: a cell and the beginning of its first trace.
+// traced is a panel: a cell's name and the beginning of its first trace.
 type traced struct {
 	name  string
 	trace []plan.Access
 }
 
-// traces are of the cells that share the baseline's guest scheduler, that is each host
-// scheduler, and of those that share its host scheduler. Without a baseline, all.
+// traces returns the panels of the cells that have the baseline's guest scheduler or its
+// host scheduler; without a baseline, of all cells.
 func (g *group) traces() []traced {
 	base := g.base()
 	var all []traced
@@ -111,7 +111,7 @@ func (g *group) traces() []traced {
 	return all
 }
 
-// positions show where on the disk requests were issued, and when.
+// positions plots where on the disk requests were issued, and when.
 func (g *group) positions() *figure {
 	panels := g.traces()
 	if len(panels) == 0 {
@@ -131,7 +131,7 @@ func (g *group) positions() *figure {
 	const h = 265.0
 	top := legendHeight(items, figureWidth) + 4
 	f := newFigure("Dispatch position over time: "+g.title,
-		"Points: the place on the disk of each request in the order in which it was issued, a panel for each pair of schedulers.",
+		"Points: the position of each request on the disk, over the time when it was issued; one panel for each pair of schedulers.",
 		figureWidth, top+h*float64(rows))
 	f.legend(items, 0, 0, figureWidth)
 	pad := math.Max((high-low)*0.03, unit*1e-6)
@@ -142,7 +142,7 @@ func (g *group) positions() *figure {
 		if i%cols == 0 {
 			label = "position on the disk, " + unitName
 		}
-		p := newPlot("time since the ramp, s", label)
+		p := newPlot("time since the end of the ramp, s", label)
 		p.X.Min, p.X.Max, p.X.Tick.Marker = 0, end*1.02, ticks{6, short}
 		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = (low-pad)/unit, (high+pad)/unit, ticks{5, short}
 		grid := plotter.NewGrid()
@@ -163,7 +163,7 @@ func (k kind) String() string {
 	return fmt.Sprintf("%s of VM %d", direction, k.vm)
 }
 
-// kindsOf lists those that occur, in the order of VMs, reads first.
+// kindsOf lists the kinds that occur, by VM, reads first.
 func kindsOf(panels []traced) []kind {
 	seen := map[kind]bool{}
 	for _, p := range panels {
@@ -182,7 +182,7 @@ func kindsOf(panels []traced) []kind {
 	return all
 }
 
-// extent is what all panels share: first and last sector, and the last time.
+// extent returns the scales of all panels: first and last sector, and the last time.
 func extent(panels []traced) (low, high, end float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, p := range panels {
@@ -197,7 +197,7 @@ func extent(panels []traced) (low, high, end float64) {
 	return low, high, end
 }
 
-// sectorUnit is a unit for so many sectors.
+// sectorUnit chooses a unit for a range of sectors.
 func sectorUnit(sectors float64) (unit float64, name string) {
 	switch {
 	case sectors >= 2<<21:

@@ -8,13 +8,13 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// origin says where one of two results comes from.
+// origin describes where results come from.
 func origin(name string, r *plan.Results) string {
 	return fmt.Sprintf("%s: elevisor %s, world %s, disk %s, %d runs, seed %d: %s",
 		name, r.Version, r.Plan.World, r.Plan.Disk, len(r.Runs), r.Plan.Seed, shell(r.Command))
 }
 
-// environments lists what differs.
+// environments lists the differences between two environments.
 func environments(a, b map[string]string) []string {
 	both := map[string]string{}
 	for k := range a {
@@ -26,7 +26,7 @@ func environments(a, b map[string]string) []string {
 	var lines []string
 	for _, k := range sorted(both) {
 		if a[k] != b[k] {
-			lines = append(lines, fmt.Sprintf("Differs: %s: A %q, B %q", k, a[k], b[k]))
+			lines = append(lines, fmt.Sprintf("Environment differs: %s: A %q, B %q", k, a[k], b[k]))
 		}
 	}
 	return lines
@@ -34,11 +34,11 @@ func environments(a, b map[string]string) []string {
 
 var againstWidths = []int{-nameMax, -nameMax, 18, 18, -21, -2, 8}
 
-// against writes the tables of a group of A's.
+// against writes the tables of one of A's groups.
 func (g *group) against(b *strings.Builder, d *Difference) {
-	for _, metric := range []string{metricIOPS, metricP99} {
+	for _, metric := range []string{plan.MetricIOPS, plan.MetricP99} {
 		unit := "IOPS"
-		if metric == metricP99 {
+		if metric == plan.MetricP99 {
 			unit = "p99 latency"
 		}
 		var rows []Pair
@@ -52,7 +52,7 @@ func (g *group) against(b *strings.Builder, d *Difference) {
 			continue
 		}
 		fmt.Fprintf(b, "\n%s: %s\n", g.title, unit)
-		line(b, againstWidths, []string{"guest", "host", "A, mean (sd)", "B, mean (sd)", "B by A [95 % CI]", "", "p, Holm"})
+		line(b, againstWidths, []string{"guest", "host", "A, mean (sd)", "B, mean (sd)", "B/A [95 % CI]", "", "p, Holm"})
 		for _, p := range rows {
 			g.againstRow(b, p)
 		}
@@ -75,7 +75,7 @@ func (g *group) againstRow(b *strings.Builder, p Pair) {
 		change = ratio(p.Ratio)
 	}
 	figure := digits
-	if p.Metric == metricP99 {
+	if p.Metric == plan.MetricP99 {
 		figure = func(us float64) string { return latency(us, "us") }
 	}
 	line(b, againstWidths, []string{
@@ -85,7 +85,7 @@ func (g *group) againstRow(b *strings.Builder, p Pair) {
 	})
 }
 
-// unmatched lists cells of m.
+// unmatched lists cells that the other results do not have.
 func (m *model) unmatched(b *strings.Builder, title string, cells []int) {
 	if len(cells) == 0 {
 		return

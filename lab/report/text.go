@@ -10,10 +10,10 @@ import (
 	"github.com/elevisor/elevisor/lab/stats"
 )
 
-// Width is how many columns a terminal needs for what Text and Against write.
+// Width is the number of columns that Text and Against use at most.
 const Width = 100
 
-// Text writes the tables and what follows from them, for a terminal.
+// Text writes tables, verdicts, notes and warnings, for a terminal.
 func Text(w io.Writer, r *plan.Results) error {
 	if err := check(r); err != nil {
 		return err
@@ -23,7 +23,7 @@ func Text(w io.Writer, r *plan.Results) error {
 	if len(m.groups) == 0 {
 		b.WriteString("The plan has no cells.\n")
 	}
-	headline := "The results hold no summary."
+	headline := "The results have no summary."
 	if m.Summary != nil {
 		headline = m.Summary.Headline
 	}
@@ -44,8 +44,8 @@ func Text(w io.Writer, r *plan.Results) error {
 	return err
 }
 
-// line puts fields into columns of the given widths; those of negative width are flush
-// left. A number too large for its column moves what follows, but nothing past Width.
+// line writes fields into columns of the given widths; a negative width aligns left. A
+// field too wide for its column shifts those after it, but nothing goes beyond Width.
 func line(b *strings.Builder, widths []int, fields []string) {
 	var out strings.Builder
 	for i, f := range fields {
@@ -73,7 +73,7 @@ var (
 func (g *group) text(b *strings.Builder) {
 	b.WriteString(g.title + "\n")
 	head := textHeads[0]
-	// "merged, %" stands over two columns.
+	// "merged, %" spans two columns.
 	wide := []int{-nameMax, -nameMax, 16, -20, -2, 8, 13, 0, 8}
 	line(b, wide, head)
 	line(b, textWidths, textHeads[1])
@@ -97,11 +97,11 @@ func (g *group) text(b *strings.Builder) {
 	}
 }
 
-// legend explains the table, in so far as there is something to explain.
+// legend explains the ratio, if there is one, and the short names.
 func (m *model) legend(b *strings.Builder) {
 	for _, g := range m.groups {
 		if g.base() != nil {
-			b.WriteString("\nThe ratio is of IOPS, a geometric mean over blocks. * p < 0.05; ** also after Holm's correction.\n")
+			b.WriteString("\nRatios are of IOPS, geometric means over blocks. * p < 0.05; ** also after Holm's correction.\n")
 			break
 		}
 	}
@@ -127,7 +127,7 @@ func (m *model) verdicts(b *strings.Builder) {
 	}
 }
 
-// said are the verdicts of a group; those that only say that nothing differs are counted.
+// said returns the verdicts of a group; those that say "equivalent" are only counted.
 func (g *group) said() (all []string) {
 	same := 0
 	for _, c := range g.cells {
@@ -142,27 +142,27 @@ func (g *group) said() (all []string) {
 		}
 	}
 	if same > 0 {
-		all = append(all, fmt.Sprintf("%d of the comparisons: equivalent within 2 %%", same))
+		all = append(all, fmt.Sprintf("equivalent within 2 %%: %d comparisons", same))
 	}
 	return all
 }
 
 func metricName(metric string) string {
 	switch metric {
-	case metricIOPS:
+	case plan.MetricIOPS:
 		return "IOPS"
-	case metricP99:
+	case plan.MetricP99:
 		return "p99"
 	}
 	return clean(metric)
 }
 
-// evidence is what a verdict rests on.
+// evidence is what a verdict is based on.
 func evidence(x *plan.Comparison) string {
 	return fmt.Sprintf("p %s, Holm %s", probability(x.P), probability(x.PHolm))
 }
 
-// verdict is x's, which may call the cell by the name that already stands before it.
+// verdict returns x's verdict, without the cell's name: the caller has written that.
 func (c *cell) verdict(x *plan.Comparison) string {
 	s, short := strings.CutPrefix(x.Verdict, c.name+" ")
 	if !short {
@@ -171,7 +171,7 @@ func (c *cell) verdict(x *plan.Comparison) string {
 	return s
 }
 
-// paragraphs writes a list under a title, if it has anything.
+// paragraphs writes a list under a title, unless it is empty.
 func paragraphs(b *strings.Builder, title string, list []string) {
 	if len(list) == 0 {
 		return

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A stored seed must give its order for ever: reports are checked with it.
+// A seed must always give the same order, since stored experiments depend on it.
 func TestBlocks_orderOfAStoredSeed(t *testing.T) {
 	two, err := Blocks(2, 6, 7)
 	require.NoError(t, err)
@@ -44,8 +44,8 @@ func TestBlocks_properties(t *testing.T) {
 	})
 }
 
-// Each configuration stands in each place about equally often: 6 orders of 3, 600
-// blocks, 100 of each order with a standard deviation of 9.
+// Each of the 6 orders of 3 configurations occurs about equally often: of 600 blocks, 100
+// times with a standard deviation of 9.
 func TestBlocks_ordersAreEquallyLikely(t *testing.T) {
 	blocks, err := Blocks(3, 600, 1)
 	require.NoError(t, err)

@@ -8,18 +8,18 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// Summary of a sample, all but N and CV in the sample's unit.
+// Summary describes a sample. All but N and CV are in the sample's unit.
 type Summary struct {
-	N      int     `json:"n"`
-	Mean   float64 `json:"mean"`
-	SD     float64 `json:"sd"` // with n-1; 0 for one value
-	Min    float64 `json:"min"`
-	Median float64 `json:"median"` // of an even number, the mean of the middle two
-	Max    float64 `json:"max"`
-	CV     float64 `json:"cv"` // SD over |Mean|, a fraction; 0 if Mean is 0
+	N      int
+	Mean   float64
+	SD     float64 // with n-1; 0 for one value
+	Min    float64
+	Median float64 // of an even number, the mean of the middle two
+	Max    float64
+	CV     float64 // SD over |Mean|, a fraction; 0 if Mean is 0
 }
 
-// Describe sums up a sample of at least one value; each lies within ±1e100.
+// Describe summarizes a sample of at least one value; each must be within ±1e100.
 func Describe(sample []float64) (Summary, error) {
 	if len(sample) == 0 {
 		return Summary{}, fmt.Errorf("describe a sample: it has 0 values, at least 1 is needed")
@@ -39,17 +39,17 @@ func Describe(sample []float64) (Summary, error) {
 	return s, nil
 }
 
-// Measurements lie in this range; sums of their squares then stay finite.
+// Measurements must lie in this range, so that sums of their squares stay finite.
 const (
 	smallest = 1e-100
 	largest  = 1e100
 )
 
-// rounding is the relative error that sums of a few thousand values stay below.
+// rounding bounds the relative error of a sum of a few thousand values.
 const rounding = 1e-12
 
-// meanSD of a sample of at least one; the deviation is with n-1, and 0 where it is
-// but the rounding of equal values that were computed from numbers as large as scale.
+// meanSD of a sample of at least one value, with n-1. The deviation is 0 if it could be
+// the rounding error of equal values that were computed from numbers as large as scale.
 func meanSD(x []float64, scale float64) (mean, sd float64) {
 	mean, sd = stat.MeanStdDev(x, nil)
 	if len(x) < 2 || sd <= rounding*max(scale, math.Abs(slices.Max(x)), math.Abs(slices.Min(x))) {

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Holm adjusts the p-values of a whole table so that the chance of one or more false
-// findings among them stays at the level with which they are compared:
+// Holm adjusts the p-values of a whole table, so that the probability of one or more
+// false positives among them stays below the level that they are compared with:
 // adjusted(i) = max over j ≤ i of min(1, (m-j)·p(j)), j counted from 0 in ascending
-// order (S. Holm, Scandinavian Journal of Statistics 6, 1979). The answer keeps the
-// order of p. Values outside 0 to 1 are refused.
+// order (S. Holm, Scandinavian Journal of Statistics 6, 1979). The result has
+// the order of p. Values outside 0 to 1 are refused.
 func Holm(p []float64) ([]float64, error) {
 	order := make([]int, len(p))
 	for i, x := range p {
@@ -36,8 +36,8 @@ func Holm(p []float64) ([]float64, error) {
 	return adjusted, nil
 }
 
-// Mark of a table's cell: "**" if it is significant after correction, "*" if only
-// before, "" otherwise. alpha is the level, usually 0.05.
+// Mark is "**" for what is significant after correction, "*" for what is significant only
+// before it, and "" for the rest. alpha is the level, usually 0.05.
 func Mark(p, adjusted, alpha float64) string {
 	switch {
 	case adjusted < alpha:

@@ -9,30 +9,30 @@ import (
 // DefaultLevel is the confidence level of intervals: two-sided tests at 5 %.
 const DefaultLevel = 0.95
 
-// Comparison of B with A over pairs of runs. With a single pair there is no spread
-// and so no interval: SD is 0, Low and High are the ratio itself, both p are 1.
+// Comparison of B with A over pairs of runs. With a single pair there is no variation and
+// no interval: SD is 0, Low and High equal Ratio, and both p are 1.
 type Comparison struct {
-	N     int     `json:"n"`     // pairs
-	Level float64 `json:"level"` // confidence of Low to High
-	Ratio float64 `json:"ratio"` // geometric mean of b/a
-	Low   float64 `json:"low"`   // Ratio's interval
-	High  float64 `json:"high"`
-	MeanD float64 `json:"mean_d"` // of d = ln(b/a)
-	SD    float64 `json:"sd_d"`   // of d, with n-1
+	N     int     // pairs
+	Level float64 // confidence of Low to High
+	Ratio float64 // geometric mean of b/a
+	Low   float64 // Ratio's interval
+	High  float64
+	MeanD float64 // of d = ln(b/a)
+	SD    float64 // of d, with n-1
 
-	Test     TTest `json:"test"` // paired, of d: the one that counts
-	SignFlip Flips `json:"sign_flip"`
-	// Raw is the paired test of b-a. Over rows of one table it lets the largest
-	// dominate; it is here to check what others have published.
-	Raw TTest `json:"raw"`
+	Test     TTest // paired, of d: the one that verdicts use
+	SignFlip Flips
+	// Raw is the paired test of b-a. Over the rows of a table the largest ones dominate
+	// it; it is here to check what others have published.
+	Raw TTest
 }
 
 // Paired compares b with a, pair by pair: a[i] and b[i] come from the same block.
 // The interval is exp(mean d ± t(1/2+level/2; n-1) sd/√n).
 //
-// All values must be positive, from 1e-100 to 1e100; level is between 0 and 1. A
-// value that is not (a run that did nothing, or failed) is refused by name: leaving
-// it out silently would bias the result.
+// All values must be positive, from 1e-100 to 1e100; level is between 0 and 1. An error
+// names a value that is not (a run that completed nothing, or failed): leaving it out
+// silently would bias the result.
 func Paired(a, b []float64, level float64) (Comparison, error) {
 	d, err := LogRatios(a, b)
 	if err != nil {
@@ -59,11 +59,11 @@ func Paired(a, b []float64, level float64) (Comparison, error) {
 	return c, nil
 }
 
-// LogRatios are d[i] = ln(b[i]/a[i]), in the order of the pairs, as Drift and Lag1
-// want them. What it refuses, Paired refuses.
+// LogRatios returns d[i] = ln(b[i]/a[i]) in the order of the pairs, as Drift and Lag1
+// take it. It refuses the same values as Paired.
 func LogRatios(a, b []float64) ([]float64, error) {
 	if len(a) != len(b) || len(a) == 0 {
-		return nil, fmt.Errorf("compare pairs: %d runs of A and %d of B, as many of each are needed and at least 1", len(a), len(b))
+		return nil, fmt.Errorf("compare pairs: %d runs of A and %d of B; want equally many, and at least 1", len(a), len(b))
 	}
 	d := make([]float64, len(a))
 	for i := range d {
@@ -80,5 +80,5 @@ func LogRatios(a, b []float64) ([]float64, error) {
 	return d, nil
 }
 
-// exp stays finite, as JSON wants numbers: the interval of 2 pairs can be anything.
+// exp stays finite, since JSON has no infinity: the interval of 2 pairs can be arbitrarily wide.
 func exp(x float64) float64 { return math.Min(math.Exp(x), math.MaxFloat64) }

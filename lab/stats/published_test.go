@@ -58,7 +58,7 @@ func TestStudent_tableValues(t *testing.T) {
 	require.Equal(t, "0.0359", as("0.0359", tTest(-2.591, 1, 7).P))
 }
 
-// welch compares two configurations of a published row as of n runs each.
+// welch compares two configurations of a published row, assuming n runs of each.
 func welch(t *testing.T, row map[string]string, a, b string, n int) TTest {
 	t.Helper()
 	w, err := Welch(number(t, row, a+"_mean"), number(t, row, a+"_sd"), n, number(t, row, b+"_mean"), number(t, row, b+"_sd"), n)
@@ -66,8 +66,8 @@ func welch(t *testing.T, row map[string]string, a, b string, n int) TTest {
 	return w
 }
 
-// The time-slice RFC of 2016 does not say how many runs its means are of; 10 is
-// supposed here.
+// The time-slice RFC of 2016 does not say how many runs its means are based on; 10 are
+// assumed here.
 func TestWelch_timeSliceTables(t *testing.T) {
 	for _, name := range []string{"rfc-read.csv", "rfc-write.csv"} {
 		for _, row := range readTable(t, name, 8) {

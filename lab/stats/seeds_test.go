@@ -34,7 +34,7 @@ func readTable(t *testing.T, name string, rows int) table {
 	return out
 }
 
-// where keeps the rows in which column, value, column, value, … hold.
+// where keeps the rows that match column, value, column, value, …
 func (tb table) where(conditions ...string) (out table) {
 	for _, row := range tb {
 		keep := true

@@ -7,18 +7,18 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// warnBelow is the p from which on a trend is reported.
+// warnBelow is the p below which a trend is reported.
 const warnBelow = 0.05
 
-// Trend of a series over its order.
+// Trend is the linear trend of a series.
 type Trend struct {
-	Slope float64 `json:"slope"` // per step; of log ratios: 0.01 is about 1 % a block
-	Test  TTest   `json:"test"`  // of whether it is 0, with n-2 degrees of freedom
-	Warn  bool    `json:"warn"`  // p < 0.05: the difference moved during the experiment
+	Slope float64 // per step; of log ratios: 0.01 is about 1 % a block
+	Test  TTest   // of whether it is 0, with n-2 degrees of freedom
+	Warn  bool    // p < 0.05: the difference moved during the experiment
 }
 
-// Drift is the least-squares line of log ratios over 0, 1, 2, … One equal series in 20 is
-// warned of by chance. Fewer than 3 values have no trend.
+// Drift fits a least-squares line to log ratios over 0, 1, 2, … It warns of one in 20
+// series without a trend, by chance. Fewer than 3 values have no trend.
 func Drift(d []float64) Trend {
 	n := float64(len(d))
 	if n < 3 {
@@ -45,15 +45,15 @@ func Drift(d []float64) Trend {
 	return Trend{Slope: slope, Test: test, Warn: test.P < warnBelow}
 }
 
-// Autocorrelation of a series with itself one step later.
+// Autocorrelation is the correlation of a series with itself one step later.
 type Autocorrelation struct {
-	R     float64 `json:"r"`     // from -1 to 1
-	Bound float64 `json:"bound"` // 1.96/√n: |R| of independent values stays below in 19 of 20 series
-	Warn  bool    `json:"warn"`  // |R| > Bound: neighbouring blocks resemble each other
+	R     float64 // from -1 to 1
+	Bound float64 // 1.96/√n: |R| of independent values stays below in 19 of 20 series
+	Warn  bool    // |R| > Bound: neighbouring blocks resemble each other
 }
 
 // Lag1 of log ratios is Σ(d[i]-m)(d[i+1]-m) / Σ(d[i]-m)² with the bound of M. S. Bartlett (1946).
-// Fewer than 3 values, or equal ones, have none.
+// It is 0 for fewer than 3 values and for equal values.
 func Lag1(d []float64) Autocorrelation {
 	if len(d) < 3 {
 		return Autocorrelation{}

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Jain is the fairness index (Σx)²/(n·Σx²) of shares in any one unit: 1 if all are
-// equal, k/n if k of n share evenly and the others get nothing (R. Jain, D. Chiu and
-// W. Hawe, DEC-TR-301, 1984). Shares are not negative, and one at least is positive.
+// Jain is the fairness index (Σx)²/(n·Σx²) of shares in any unit: 1 if all are equal,
+// k/n if k of n share evenly and the others get nothing (R. Jain, D. Chiu and W. Hawe,
+// DEC-TR-301, 1984). Shares must not be negative, and at least one must be positive.
 func Jain(shares []float64) (float64, error) {
 	if _, err := mostOf(shares); err != nil {
 		return 0, err
@@ -20,8 +20,8 @@ func Jain(shares []float64) (float64, error) {
 	return min(sum*sum/(float64(len(shares))*squares), 1), nil
 }
 
-// MinMax is the smallest share over the largest: 1 is even, 0 means that somebody
-// got nothing. It takes what Jain takes.
+// MinMax is the smallest share divided by the largest: 1 if all are equal, 0 if one got
+// nothing. It takes the same shares as Jain.
 func MinMax(shares []float64) (float64, error) {
 	most, err := mostOf(shares)
 	if err != nil {

@@ -12,23 +12,23 @@ const (
 
 // Flips is the result of a sign-flip test.
 type Flips struct {
-	P     float64 `json:"p"`     // two-sided
-	Flips int     `json:"flips"` // how many choices of signs were tried
-	Exact bool    `json:"exact"` // whether those were all 2^n
+	P     float64 // two-sided
+	Flips int     // how many choices of signs were tried
+	Exact bool    // whether those were all 2^n
 }
 
-// signFlip is Fisher's randomisation test for pairs: the share of choices of signs
-// under which |sum of d| is at least what was seen (R. A. Fisher, The Design of
-// Experiments, 1935, section 21). Up to 15 pairs it tries all of them. Beyond, it
-// draws 100 000 from a generator with a fixed seed and counts what was seen as one
-// more, so that P is never 0 and its standard error is at most 0.0016.
+// signFlip is Fisher's randomisation test for pairs: the share of choices of signs for
+// which |sum of d| is at least the observed one (R. A. Fisher, The Design of Experiments,
+// 1935, section 21). With up to 15 pairs it tries all of them. With more it draws 100 000
+// from a generator with a fixed seed and counts the observed one as one more, so that P is
+// never 0. The standard error of P is then at most 0.0016.
 func signFlip(d []float64) Flips {
 	seen, scale := 0.0, 0.0
 	for _, x := range d {
 		seen += x
 		scale += math.Abs(x)
 	}
-	// Equal sums may differ by the rounding of their order.
+	// Sums of the same numbers in another order may differ by rounding.
 	seen = math.Abs(seen) - rounding*scale
 	extreme := 0
 	if len(d) <= exactPairs {
@@ -56,7 +56,7 @@ func signFlip(d []float64) Flips {
 	return Flips{P: float64(extreme+1) / (randomFlips + 1), Flips: randomFlips}
 }
 
-// flipped is the sum of d with the chosen signs turned.
+// flipped is the sum of d with the chosen signs flipped.
 func flipped(d []float64, turn func(i int) bool) (sum float64) {
 	for i, x := range d {
 		if turn(i) {

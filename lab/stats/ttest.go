@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 
@@ -12,20 +11,7 @@ import (
 type TTest struct {
 	T  float64 // of B against A: positive where B is larger; ±Inf if nothing varies but the two differ
 	DF float64 // degrees of freedom
-	P  float64 // from 0 to 1; 1 if nothing was there to test
-}
-
-// MarshalJSON writes an infinite t, for which JSON has no number, as null.
-func (t TTest) MarshalJSON() ([]byte, error) {
-	out := struct {
-		T  *float64 `json:"t"`
-		DF float64  `json:"df"`
-		P  float64  `json:"p"`
-	}{&t.T, t.DF, t.P}
-	if math.IsInf(t.T, 0) {
-		out.T = nil
-	}
-	return json.Marshal(out)
+	P  float64 // from 0 to 1; 1 if there was nothing to test
 }
 
 // student is Student's distribution; df > 0.
@@ -43,9 +29,9 @@ func tTest(estimate, se, df float64) TTest {
 	return TTest{T: t, DF: df, P: 2 * student(df).CDF(-math.Abs(t))}
 }
 
-// Welch is the t-test of two independent groups of which only mean, standard
-// deviation (with n-1) and number of runs are known, with the degrees of freedom of
-// Welch and Satterthwaite (B. L. Welch, Biometrika 34, 1947).
+// Welch is the t-test of two independent groups, given by their mean, standard deviation
+// (with n-1) and number of runs, with the degrees of freedom of Welch and Satterthwaite
+// (B. L. Welch, Biometrika 34, 1947).
 //
 // It refuses groups of fewer than 2, deviations that are negative or both 0, and
 // values that are not finite.
@@ -67,8 +53,7 @@ func Welch(meanA, sdA float64, nA int, meanB, sdB float64, nB int) (TTest, error
 	if sdA == 0 && sdB == 0 {
 		return TTest{}, fmt.Errorf("compare means: both standard deviations are 0, at least one must be positive")
 	}
-	// The shares of the two in the variance, so that no fourth power of a deviation
-	// leaves the range of a float64.
+	// Dividing by se first keeps the fourth powers of deviations in the range of a float64.
 	se := math.Hypot(sdA/math.Sqrt(float64(nA)), sdB/math.Sqrt(float64(nB)))
 	a := math.Pow(sdA/se, 2) / float64(nA)
 	b := math.Pow(sdB/se, 2) / float64(nB)

@@ -6,31 +6,31 @@ import (
 	"strings"
 )
 
-// Direction says which way of a metric is the better one.
+// Direction says which direction of a metric is better.
 type Direction int
 
-// IOPS and MB/s are better higher, latencies and elapsed times lower.
+// Higher is better for IOPS and MB/s, lower for latencies and elapsed times.
 const (
 	HigherIsBetter Direction = iota
 	LowerIsBetter
 )
 
-// MinPairs is the number of pairs from which on there is a verdict.
+// MinPairs is the number of pairs that a verdict needs at least.
 const MinPairs = 3
 
 // Criteria of a verdict; effects are fractions (0.01 is 1 %).
 type Criteria struct {
 	Better    Direction
-	MinEffect float64 // a smaller difference is not called one
-	Margin    float64 // a difference that does not matter; 0: nothing is equivalent
+	MinEffect float64 // a smaller difference is not reported
+	Margin    float64 // a difference that does not matter; 0: never report equivalence
 }
 
-// DefaultCriteria call 1 % a difference, and what surely lies within 2 % equivalent.
+// DefaultCriteria report differences from 1 % on, and equivalence within 2 %.
 func DefaultCriteria(better Direction) Criteria {
 	return Criteria{Better: better, MinEffect: 0.01, Margin: 0.02}
 }
 
-// Word is how an outcome is called: a rate is faster or slower, a time lower or higher.
+// Word is the word for an outcome: rates are faster or slower, times are lower or higher.
 func (k Criteria) Word(o Outcome) string {
 	if k.Better == LowerIsBetter {
 		return map[Outcome]string{Faster: "lower", Slower: "higher"}[o]
@@ -41,7 +41,7 @@ func (k Criteria) Word(o Outcome) string {
 // Outcome of a comparison.
 type Outcome string
 
-// Outcomes. Faster and slower say how B stands to A.
+// Outcomes. Faster and slower are B compared with A.
 const (
 	TooFewPairs  Outcome = "too-few-pairs"
 	Faster       Outcome = "faster"
@@ -50,25 +50,25 @@ const (
 	NoDifference Outcome = "no-difference-shown"
 )
 
-// Verdict is an outcome and the sentence that tells it.
+// Verdict is an outcome, and the words for it.
 type Verdict struct {
-	Outcome Outcome `json:"outcome"`
-	Words   string  `json:"words"`
+	Outcome Outcome
+	Words   string
 }
 
-// Verdict says what the comparison shows of B, which the words call by name, if it has
-// one:
+// Verdict says what the comparison shows about B. The words start with name, unless it is
+// empty. The verdict is
 //
-//   - faster or slower (of times: lower or higher) if the interval leaves out 1 and the ratio is at least
-//     MinEffect away from it (in logarithms, so that exchanging A and B exchanges the
-//     words and nothing else);
+//   - faster or slower (for times: lower or higher) if the interval excludes 1 and the
+//     ratio is at least MinEffect away from it (in logarithms, so that exchanging A and B
+//     exchanges the words and nothing else);
 //   - else equivalent, if the whole interval lies inside the margin;
-//   - else no difference shown. Should the interval leave out 1 all the same (which
-//     takes a Margin below twice MinEffect), the words say "no difference of 1 % shown".
+//   - else no difference shown. If the interval excludes 1 all the same, the words say "no
+//     difference of 1 % shown".
 //
-// Percentages are of A's value: x % faster is x % more IOPS, or x % less latency. The
-// brackets hold the interval, of the amount after faster and slower, else of B's
-// change with its sign.
+// Percentages are relative to A: x % faster is x % more IOPS or x % less latency. The
+// brackets have the interval: after faster and slower that of the amount, otherwise that of
+// B's change, with its sign.
 func (c Comparison) Verdict(name string, k Criteria) Verdict {
 	change := func(ratio float64) float64 { return 100 * (ratio - 1) }
 	x, lo, hi := change(c.Ratio), change(c.Low), change(c.High)
@@ -94,7 +94,7 @@ func (c Comparison) Verdict(name string, k Criteria) Verdict {
 	return Verdict{NoDifference, fmt.Sprintf("no difference shown [%s, %s]", digits(lo, "+"), digits(hi, "+"))}
 }
 
-// digits of a percentage: two after the point below 10, else one.
+// digits writes a percentage with two decimals below 10, else with one.
 func digits(percent float64, sign string) string {
 	precision := 1
 	if math.Abs(percent) < 10 {
@@ -104,10 +104,10 @@ func digits(percent float64, sign string) string {
 }
 
 // TOST is Schuirmann's two one-sided tests of whether B lies within the margin (a
-// fraction) of A: from A/(1+margin) to A·(1+margin), which is the same for both. p is
-// the larger one-sided p; within says whether Low to High lies inside, that is
-// whether p < (1-Level)/2. That is stricter than the usual 5 % one-sided: what
-// is called equivalent never has a bound of its interval outside
+// fraction) of A: from A/(1+margin) to A·(1+margin), which is symmetric in A and B. p is
+// the larger one-sided p; within says whether Low to High lies inside, that is whether
+// p < (1-Level)/2. That is stricter than the usual one-sided 5 %: the interval of what is
+// called equivalent is never partly outside
 // (D. J. Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987).
 func (c Comparison) TOST(margin float64) (p float64, within bool) {
 	bound := math.Log1p(margin)

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// known is a comparison of 9 pairs: its interval is MeanD ± half.
+// known is a comparison of 9 pairs with the interval MeanD ± half.
 func known(mean, half float64) Comparison {
 	sd := half / student(8).Quantile(0.975) * 3
 	return Comparison{N: 9, Level: DefaultLevel, MeanD: mean, SD: sd, Ratio: math.Exp(mean), Low: math.Exp(mean - half), High: math.Exp(mean + half)}
@@ -44,7 +44,7 @@ func TestVerdict_words(t *testing.T) {
 	require.Equal(t, NoDifference, known(0, 0.001).Verdict("B", narrow).Outcome, "without a margin nothing is equivalent")
 }
 
-// TOST and the interval are two ways to the same answer.
+// TOST and the interval must give the same answer.
 func TestTOST_isTheIntervalInsideTheMargin(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := known(rapid.Float64Range(-0.05, 0.05).Draw(rt, "mean"), rapid.Float64Range(0.001, 0.05).Draw(rt, "half"))
@@ -75,9 +75,9 @@ func paired(t require.TestingT, a, b []float64) Comparison {
 	return c
 }
 
-// Of experiments that compare a thing with itself, 5 % find a difference, by chance;
-// more would say that the verdict is wrong. The number found is binomial: 3 to 20 of
-// 200 have a probability of more than 99.5 %.
+// Of experiments that compare a configuration with itself, 5 % find a difference by
+// chance; more would mean that the verdict is wrong. The number is binomial: with 200
+// experiments it is from 3 to 20 with a probability of more than 99.5 %.
 func TestVerdict_falsePositives(t *testing.T) {
 	const experiments, fewest, most = 200, 3, 20
 	chance := distuv.Binomial{N: experiments, P: 0.05}

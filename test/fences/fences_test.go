@@ -59,7 +59,7 @@ var layers = map[string][]string{
 	"lab/tables":            {"backend", "backend/drive", "guest/load", "lab/virtual", "sched"},
 	"lab/plan":              {"backend", "device", "guest/fio", "lab/stats", "sched", "virtqueue"},
 	"lab/report":            {"guest/fio", "lab/plan", "lab/stats", "sched"},
-	"lab/report/reporttest": {"guest/fio", "lab/plan", "lab/stats"},
+	"lab/report/reporttest": {"guest/fio", "lab/plan"},
 	"lab/worlds/measure":    {"backend", "backend/drive", "blk", "device", "guest", "guest/load", "lab/plan", "sched"},
 	"lab/worlds/virtual":    {"backend", "backend/drive", "blk", "device", "guest", "guest/load", "lab/plan", "lab/virtual", "lab/worlds/measure"},
 	"lab/worlds/loopback":   {"backend", "backend/drive", "blk", "daemon", "daemon/ctl", "guest", "guest/fio", "guest/load", "lab/plan", "lab/worlds/measure", "sched", "sys/clock"},

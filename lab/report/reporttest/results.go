@@ -1,5 +1,5 @@
-// Package reporttest makes results up, for tests of what is drawn from results. They look
-// like those of an experiment and are none.
+// Package reporttest makes up results for tests of reports. They look like those of an
+// experiment, but nothing was measured.
 package reporttest
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/elevisor/elevisor/lab/plan"
 )
 
-// Shape is how much to make up.
+// Shape is the size of the results.
 type Shape struct {
 	Guests, Hosts []string
 	Workloads     []fio.Workload
 	Repeats       int
 	VMs           int
-	Trace         int // requests a cell
+	Trace         int // requests kept for each cell
 	Factor        float64
 	Seed          uint64
 }
@@ -48,7 +48,7 @@ func mixed() fio.Workload {
 	}}}
 }
 
-// gain is how much faster a scheduler makes a workload, made up.
+// gain is how much faster a scheduler makes a workload. The numbers are made up.
 var gain = map[string]float64{"none": 1, "deadline": 1.32, "mq-deadline": 1.18, "timeslice": 2.9, "cfq": 2.35, "bfq": 1.004}
 
 func gainOf(s plan.Scheduler) float64 {
@@ -58,16 +58,16 @@ func gainOf(s plan.Scheduler) float64 {
 	return 1.1
 }
 
-// Results makes results of this shape up; the same shape gives the same.
+// Results makes up results of this shape. The same shape gives the same results.
 func Results(s Shape) *plan.Results {
 	r := &plan.Results{
-		Format: 1, Version: "0.4.0-synthetic",
-		Command: []string{"elevisor-lab", "compare", "--world", "sim", "--guest", "none,mq-deadline,bfq", "--host", "none,deadline,timeslice,cfq,bfq",
+		Version: "0.4.0-synthetic",
+		Command: []string{"elevisor-lab", "compare", "--world", "virtual", "--guest", "none,mq-deadline,bfq", "--host", "none,deadline,timeslice,cfq,bfq",
 			"--preset", "linear4k", "--repeats", fmt.Sprint(s.Repeats)},
 		Environment: map[string]string{"cpu": "2 x synthetic", "kernel": "6.18.0", "governor": "unknown", "go": "go1.26"},
 		Notes: []string{"These figures are made up and show nothing.",
-			"The guest's scheduler is the same code in the guest's place; time is virtual and no CPU costs anything."},
-		Plan: plan.Plan{World: "sim", Disk: "sim:generic7200", Repeats: s.Repeats, Seed: s.Seed, BaseGuest: "none", BaseHost: "none"},
+			"The guest's scheduler is the host's code in the guest's place; time is virtual and processors cost nothing."},
+		Plan: plan.Plan{World: "virtual", Disk: "sim:generic7200", Repeats: s.Repeats, Seed: s.Seed, Trace: s.Trace, BaseGuest: "none", BaseHost: "none"},
 	}
 	for _, w := range s.Workloads {
 		for _, g := range s.Guests {
@@ -93,7 +93,7 @@ func Results(s Shape) *plan.Results {
 	return r
 }
 
-// outcome makes one run up.
+// outcome makes up one run.
 func outcome(rng *rand.Rand, c *plan.Cell, factor float64, trace int) *plan.Outcome {
 	speed := gainOf(c.Guest) * math.Sqrt(gainOf(c.Host)) * factor
 	job := c.Workload.Jobs[0]
@@ -151,7 +151,7 @@ func merging(rng *rand.Rand, o *plan.Outcome, c *plan.Cell, ios uint64) {
 	o.Disk.LostSameQueue, o.Disk.LostCrossQueue = share(ios, 0.03), share(ios, 0.02)
 }
 
-// accesses go up in each job's region; a host scheduler stays longer with one job.
+// accesses ascend in each job's region; a host scheduler stays with one job for longer.
 func accesses(rng *rand.Rand, c *plan.Cell, n int, iops, writes float64) []plan.Access {
 	var all []plan.Access
 	job := c.Workload.Jobs[0]

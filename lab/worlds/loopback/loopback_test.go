@@ -217,7 +217,7 @@ func TestPresets(t *testing.T) {
 				Workload: l.Workload, VMs: []int{max(l.VMs, 1)}, Queues: l.Queues, QSizes: l.QueueSizes, Depths: l.Depths, MaxSectorsKB: l.MaxSectorsKB,
 			})
 		}
-		for name, w := range map[string]plan.World{"loopback": open(t), "sim": virtualworld.New(virtualworld.Options{Costs: virtualworld.DefaultCosts()})} {
+		for name, w := range map[string]plan.World{"loopback": open(t), "virtual": virtualworld.New(virtualworld.Options{Costs: virtualworld.DefaultCosts()})} {
 			disk := preset.Disks[name]
 			p := planOf(t, plan.Matrix{Disk: disk.Path, IOPS: disk.IOPS, Guests: schedulers(t, "none", "bfq"), Hosts: schedulers(t, "timeslice"), Loads: loads})
 			require.NoError(t, w.Check(p), "%s in %s", preset.Name, name)

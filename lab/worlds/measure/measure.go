@@ -1,5 +1,7 @@
-// Package measure puts what our own guest, device and drives count into the words of an
-// experiment's outcome: for the worlds in which the guest is built in.
+// Package measure converts counters into the parts of a [plan.Outcome]: those of the
+// built-in guest, the device, the recorder in front of the disk and simulated drives.
+// Worlds in virtual time and over loopback use all of it. The qemu world uses it for disks
+// and traces; its guests' figures come from fio and the kernel.
 package measure
 
 import (
@@ -17,7 +19,8 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// Jobs puts the results of a run's jobs, VM by VM, into o; options are each job's.
+// Jobs adds the results of a run's jobs to o. results and options are those of each VM's
+// jobs.
 func Jobs(o *plan.Outcome, results [][]load.JobResult, options [][]load.Options) {
 	var all []load.JobResult
 	var read, write float64
@@ -37,9 +40,9 @@ func Jobs(o *plan.Outcome, results [][]load.JobResult, options [][]load.Options)
 	o.Read.IOPS, o.Write.IOPS = read, write
 }
 
-// seconds is how long a job was measured. What is in flight when its time is up counts,
-// as fio counts it, but not the time that it takes: a scheduler that idles for jobs which
-// have ended would be charged for the end of the run.
+// seconds is how long a job was measured. Requests in flight when its time is up count, as
+// they do in fio, but the time that they take does not: otherwise a scheduler that idles
+// for jobs that have ended would be charged for the end of the run.
 func seconds(r *load.JobResult, o *load.Options) float64 {
 	d := r.Runtime
 	if o.Runtime > 0 {
@@ -55,10 +58,10 @@ func perSecond(n uint64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// quantiles are the points of a latency distribution that are kept.
+// quantiles are the points of a latency distribution that are stored.
 var quantiles = []float64{0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1}
 
-// direction is what all jobs did in one, but its IOPS.
+// direction is what all jobs did in one direction, without IOPS.
 func direction(s *load.Stats) plan.Direction {
 	d := plan.Direction{IOs: s.IOs, Bytes: s.Bytes}
 	if s.IOs == 0 {
@@ -81,7 +84,7 @@ func direction(s *load.Stats) plan.Direction {
 	return d
 }
 
-// Guest adds to m what a guest's block layer did between two readings.
+// Guest adds to m what a guest's block layer counted between two readings.
 func Guest(m *plan.Merging, before, after *guest.BlockStats) {
 	m.Known = true
 	m.Submitted += after.Submitted - before.Submitted
@@ -92,8 +95,8 @@ func Guest(m *plan.Merging, before, after *guest.BlockStats) {
 	}
 }
 
-// Host is what the host's scheduler did between two readings. Merges count when they are
-// made, and issued requests when they are done.
+// Host is what the host's scheduler counted between two readings. Merges are counted when
+// they happen, issued requests when they complete.
 func Host(before, after *device.DomainStats) plan.Merging {
 	m := plan.Merging{Known: true}
 	for op := range blk.OpCount {
@@ -113,8 +116,8 @@ func Host(before, after *device.DomainStats) plan.Merging {
 	return m
 }
 
-// Disk is what a recorder counted, and a simulated drive between two readings; both nil:
-// it is none.
+// Disk is what a recorder counted, and what a simulated drive counted between two readings;
+// before and after are nil for other disks.
 func Disk(r *backend.RecorderStats, before, after *drive.Stats) plan.Disk {
 	d := plan.Disk{
 		Requests: r.Requests, Sectors: r.Sectors, Seeks: r.Seeks, SeekSum: r.SeekSectors,
@@ -127,7 +130,7 @@ func Disk(r *backend.RecorderStats, before, after *drive.Stats) plan.Disk {
 	return d
 }
 
-// Trace is what a recorder kept, since the ramp's end.
+// Trace converts the requests that a recorder kept. Times start at the end of the ramp.
 func Trace(kept []backend.Access, ramp blk.Instant) []plan.Access {
 	all := make([]plan.Access, 0, len(kept))
 	for _, a := range kept {
@@ -139,8 +142,8 @@ func Trace(kept []backend.Access, ramp blk.Instant) []plan.Access {
 	return all
 }
 
-// Block is the block layer in the guest that a cell asks for, and the knobs of its
-// scheduler's own.
+// Block returns the options of the block layer in the guest that a cell asks for, and the
+// knobs that belong to its scheduler.
 func Block(c *plan.Cell) (*guest.BlockOptions, []sched.Knob, error) {
 	o := &guest.BlockOptions{Scheduler: c.Guest.Name, NoMerges: c.NoMerges}
 	var own []sched.Knob

@@ -29,7 +29,7 @@ func loadOf(t *testing.T, name string, words ...string) plan.Load {
 
 func planOf(t *testing.T, disk string, loads ...plan.Load) *plan.Plan {
 	p, err := plan.NewPlan(plan.Matrix{
-		World: "sim", Disk: disk, Guests: []plan.Scheduler{{Name: "none"}}, Hosts: []plan.Scheduler{{Name: "none"}},
+		World: "virtual", Disk: disk, Guests: []plan.Scheduler{{Name: "none"}}, Hosts: []plan.Scheduler{{Name: "none"}},
 		Loads: loads, Repeats: 3, Seed: 1,
 	})
 	require.NoError(t, err)
