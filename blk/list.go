@@ -1,7 +1,7 @@
 package blk
 
 // List is an intrusive doubly linked list of requests, linked through Prev and
-// Next. A request is on at most one list: its owner's. The zero List is empty.
+// Next. A request is on one list at most, its owner's. The zero List is empty.
 type List struct {
 	head, tail *Request
 	n          int
@@ -28,7 +28,7 @@ func (l *List) PushBack(r *Request) {
 	l.n++
 }
 
-// PushFront puts r before all others.
+// PushFront inserts r at the front.
 func (l *List) PushFront(r *Request) {
 	r.Prev, r.Next = nil, l.head
 	if l.head == nil {
@@ -40,7 +40,7 @@ func (l *List) PushFront(r *Request) {
 	l.n++
 }
 
-// InsertAfter puts r right behind at, which is on l; at = nil puts it before all.
+// InsertAfter inserts r after at, which is on l, or at the front if at is nil.
 func (l *List) InsertAfter(r, at *Request) {
 	switch at {
 	case nil:
@@ -54,7 +54,7 @@ func (l *List) InsertAfter(r, at *Request) {
 	}
 }
 
-// Remove takes r, which is on l, out.
+// Remove removes r, which is on l.
 func (l *List) Remove(r *Request) {
 	if r.Prev == nil {
 		l.head = r.Next
@@ -70,7 +70,7 @@ func (l *List) Remove(r *Request) {
 	l.n--
 }
 
-// PopFront takes the first request out, nil if l is empty.
+// PopFront removes and returns the first request, nil if l is empty.
 func (l *List) PopFront() *Request {
 	r := l.head
 	if r != nil {

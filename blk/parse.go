@@ -2,7 +2,7 @@ package blk
 
 import "encoding/binary"
 
-// Limits is what one disk promised its guest. Parse holds requests to it.
+// Limits is what one disk has announced to its guest. Parse enforces it.
 type Limits struct {
 	Capacity       Sector // of the guest's window
 	Offset         Sector // of the window in the image
@@ -17,7 +17,7 @@ type Limits struct {
 	ID             [IDSize]byte
 }
 
-// Verdict is what is to become of a parsed chain.
+// Verdict says what to do with a parsed chain.
 type Verdict uint8
 
 const (
@@ -25,31 +25,29 @@ const (
 	Queue Verdict = iota
 	// Answer: r.Status is final, nothing reaches the disk.
 	Answer
-	// Retire: the chain has no place for a status; it is returned with length 0.
+	// Retire: the chain has no room for a status; it is returned with length 0.
 	Retire
 )
 
-// Reply is where the outcome of a request goes in guest memory.
+// Reply says where the outcome of a request goes in guest memory.
 type Reply struct {
 	Status  *byte  // the last writable byte
-	DataLen uint32 // writable bytes in front of the status byte
-	Written uint32 // of those, already filled by Parse
+	DataLen uint32 // writable bytes before the status byte
+	Written uint32 // of these, written by Parse
 }
 
-// Parse turns one chain into r: out are the device-readable, in the
-// device-writable segments, in order and none of them empty; their framing
-// means nothing (virtio 1.3, 2.7.4.1). Everything is checked before anything is
-// touched, and each byte of guest memory is read once. Parse shortens the slices
-// of out and in in place; r.Segs then points into one of the two. r.Ranges is
-// filled up to its capacity, which the caller made at least the larger of
-// MaxDiscardSeg and MaxZeroesSeg.
+// Parse turns one chain into r. out are the device-readable segments, in the
+// device-writable ones, in order and none of them empty; how the data is divided among
+// them has no meaning (virtio 1.3, 2.7.4.1). Everything is checked before anything is
+// changed, and each byte of guest memory is read once. Parse shortens the slices of out
+// and in in place; r.Segs then points into one of the two. The caller has given r.Ranges
+// the capacity of the larger of MaxDiscardSeg and MaxZeroesSeg.
 //
-// Choices where the specification leaves one (the case book lists them): a
-// header that is too short, readable data in a read or a GET_ID, writable data
-// but no readable data in a write, lengths that are no multiple of 512 and
-// extents outside the disk are IOERR; too many ranges and unknown flags are
-// UNSUPP; data that comes with a flush is ignored; zero-length reads and writes
-// are OK.
+// Where the specification leaves a choice (test/cases): a header that is too short,
+// readable data in a read or a GET_ID, writable data but no readable data in a write,
+// lengths that are not a multiple of 512 and extents outside the disk are IOERR; too
+// many ranges and unknown flags are UNSUPP; data that comes with a flush is ignored;
+// zero-length reads and writes are OK.
 func Parse(r *Request, out, in [][]byte, lim *Limits) (Reply, Verdict) {
 	reply, in, ok := splitStatus(in)
 	if !ok {
@@ -133,8 +131,8 @@ func parseGetID(r *Request, out, in [][]byte, lim *Limits, reply Reply) (Reply, 
 	return answer(r, reply, StatusOK)
 }
 
-// parseRanges reads the ranges of a discard or a write-zeroes, all of them before
-// the first is acted upon.
+// parseRanges reads the ranges of a discard or a write-zeroes. It checks all of them
+// before any is acted on.
 func parseRanges(r *Request, out [][]byte, lim *Limits, maxSeg int, maxLen Sector, reply Reply) (Reply, Verdict) {
 	n := total(out)
 	switch {
@@ -152,7 +150,7 @@ func parseRanges(r *Request, out [][]byte, lim *Limits, maxSeg int, maxLen Secto
 		flags := binary.LittleEndian.Uint32(raw[12:])
 		switch {
 		case flags&^rangeFlagUnmap != 0, flags != 0 && r.Op == OpDiscard:
-			status = StatusUnsupp // MUST, and it outranks a bad extent (5.2.6.2)
+			status = StatusUnsupp // a MUST, and it takes precedence over a bad extent (5.2.6.2)
 		case status == StatusOK && (sectors > maxLen || !within(sector, sectors, lim.Capacity)):
 			status = StatusIOErr
 		}
@@ -172,13 +170,13 @@ func parseRanges(r *Request, out [][]byte, lim *Limits, maxSeg int, maxLen Secto
 	return reply, Queue
 }
 
-// within says whether [sector, sector+n) lies in a disk of that capacity, without
-// overflowing.
+// within reports whether [sector, sector+n) lies in a disk of that capacity. It does not
+// overflow.
 func within(sector, n, capacity Sector) bool {
 	return n <= capacity && sector <= capacity-n
 }
 
-// splitStatus takes the status byte, the very last writable one, off in.
+// splitStatus takes the status byte, which is the last writable one, off in.
 func splitStatus(in [][]byte) (Reply, [][]byte, bool) {
 	if len(in) == 0 {
 		return Reply{}, nil, false
@@ -195,8 +193,8 @@ func splitStatus(in [][]byte) (Reply, [][]byte, bool) {
 	return reply, in, true
 }
 
-// takeFront copies len(dst) bytes off the front of segs and returns how many
-// there were and what is left.
+// takeFront takes len(dst) bytes off the front of segs, or as many as there are, and
+// returns their number and the rest.
 func takeFront(dst []byte, segs [][]byte) (int, [][]byte) {
 	n := 0
 	for n < len(dst) && len(segs) > 0 {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ParseBytes reads a number of bytes, with QEMU's suffixes b, k, m, g, t, p, e for
-// powers of 1024, in either case.
+// ParseBytes reads a number of bytes, with QEMU's suffixes b, k, m, g, t, p and e for
+// powers of 1024, in upper or lower case.
 func ParseBytes(s string) (int64, error) {
 	digits, shift := s, 0
 	if n := len(s); n > 0 {

@@ -27,21 +27,21 @@ const (
 	TypeSecureErase = 14
 )
 
-// HeaderSize is the length of struct virtio_blk_req up to its data: le32 type,
-// le32 reserved, le64 sector.
+// HeaderSize is the length of struct virtio_blk_req up to its data: le32 type, le32
+// reserved, le64 sector.
 const HeaderSize = 16
 
 // RangeSize is the length of struct virtio_blk_discard_write_zeroes: le64 sector,
 // le32 num_sectors, le32 flags.
 const RangeSize = 16
 
-// IDSize is the length of the answer to GET_ID: text, filled up with NULs.
+// IDSize is the length of the answer to GET_ID: text, padded with NULs.
 const IDSize = 20
 
 // rangeFlagUnmap is bit 0 of a range's flags; all others are reserved.
 const rangeFlagUnmap = 1
 
-// Header is the front of every request, copied out of guest memory once.
+// Header is the start of every request.
 type Header struct {
 	Type   uint32
 	Sector Sector
@@ -57,15 +57,15 @@ func ParseHeader(b *[HeaderSize]byte) Header {
 }
 
 // ConfigSize is the length of struct virtio_blk_config up to and including the
-// write-zeroes fields; what follows (secure erase, zoned) is not offered.
+// write-zeroes fields. What follows it (secure erase, zoned) is not offered.
 const ConfigSize = 60
 
 // ConfigWriteback is the offset of the one byte a driver may write: the cache
 // mode, 1 for write-back, 0 for write-through.
 const ConfigWriteback = 32
 
-// Config is struct virtio_blk_config (virtio 1.3, 5.2.4). A field counts only
-// where its feature bit was offered.
+// Config is struct virtio_blk_config (virtio 1.3, 5.2.4). A field has a meaning only if
+// its feature bit was offered.
 type Config struct {
 	Capacity               Sector
 	SizeMax                uint32 // bytes in one segment
@@ -107,8 +107,8 @@ func (c *Config) Encode() (b [ConfigSize]byte) {
 	return b
 }
 
-// DecodeConfig reads what a device answered to GET_CONFIG. Bytes that are
-// missing at the end read as zero.
+// DecodeConfig reads a device's answer to GET_CONFIG. Missing bytes at the end read as
+// zero.
 func DecodeConfig(p []byte) Config {
 	var b [ConfigSize]byte
 	copy(b[:], p)

@@ -153,15 +153,14 @@ func (d *domain) start(engine device.Engine) (err error) {
 
 // setFirst sets what --domain says on a loop that does not run yet.
 func (d *domain) setFirst(l *device.Loop) error {
-	if d.spec.QueueDepth != 0 {
-		d.hand.keep(l, d.kind, queueDepth)
+	knobs := d.spec.Knobs
+	if depth := d.spec.QueueDepth; depth != 0 {
+		knobs = append([]sched.Knob{{Key: queueDepth, Value: fmt.Sprint(depth)}}, knobs...)
 	}
-	for _, k := range d.spec.Knobs {
-		if err := l.Set(k.Key, k.Value); err != nil {
+	for _, k := range knobs {
+		if err := d.setOn(l, k.Key, k.Value); err != nil {
 			return err
 		}
-		d.hand.keep(l, d.kind, k.Key)
-		d.keepDepth(l, k.Key)
 	}
 	return nil
 }

@@ -11,37 +11,58 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// handSet are the knobs that the operator has set, with --domain or later. Those of a
-// scheduler are kept while another one runs: a switch back finds them as they were left.
-type handSet struct {
-	domain    []sched.Knob            // the domain's own, which no switch changes
-	scheduler map[string][]sched.Knob // by the scheduler's name
+// handSet are the knobs that the operator has set, with --domain or later, by the name of
+// the scheduler that they are of; under "" are the domain's own. A switch back to a
+// scheduler sets them again.
+type handSet map[string][]sched.Knob
+
+// setOn changes a knob on l and keeps it. It runs on l's goroutine.
+func (d *domain) setOn(l *device.Loop, key, value string) error {
+	before := l.Tunables()
+	if err := l.Set(key, value); err != nil {
+		return err
+	}
+	key, present, whose := knobName(key), l.Tunables(), ""
+	if hasKnob(sched.Tunables(l.Scheduler()), key) {
+		whose = d.kind.Name
+	}
+	if d.hand == nil {
+		d.hand = handSet{}
+	}
+	d.hand.keep(whose, key, !slices.Equal(before, present))
+	d.hand.refresh("", present)
+	d.hand.refresh(d.kind.Name, present)
+	if key == queueDepth {
+		d.spec.QueueDepth = l.Depth() // so that a switch leaves it
+	}
+	return nil
 }
 
-// keep notes that key was set on l, whose scheduler is of that kind. It runs on l's
-// goroutine.
-func (h *handSet) keep(l *device.Loop, kind sched.Kind, key string) {
-	k := sched.Knob{Key: knobName(key)}
-	for _, i := range l.Tunables() {
-		if i.Name == k.Key {
-			k.Value = i.Value
-		}
-	}
-	if !slices.ContainsFunc(sched.Tunables(l.Scheduler()), func(i sched.Info) bool { return i.Name == k.Key }) {
-		h.domain = replaceKnob(h.domain, k)
+// queueDepth is the one knob of the domain whose default is the scheduler's.
+const queueDepth = "queue_depth"
+
+// keep makes key the last one that was set, if that has changed anything: where one knob
+// changes another one's value, their order matters.
+func (h handSet) keep(whose, key string, changed bool) {
+	is := func(k sched.Knob) bool { return k.Key == key }
+	if !changed && slices.ContainsFunc(h[whose], is) {
 		return
 	}
-	if h.scheduler == nil {
-		h.scheduler = map[string][]sched.Knob{}
-	}
-	h.scheduler[kind.Name] = replaceKnob(h.scheduler[kind.Name], k)
+	h[whose] = append(slices.DeleteFunc(h[whose], is), sched.Knob{Key: key})
 }
 
-// replaceKnob makes k the last of list: setting one knob may change another one's value,
-// so their order matters.
-func replaceKnob(list []sched.Knob, k sched.Knob) []sched.Knob {
-	list = slices.DeleteFunc(list, func(o sched.Knob) bool { return o.Key == k.Key })
-	return append(list, k)
+// refresh takes over the values that the knobs have at present.
+func (h handSet) refresh(whose string, present []sched.Info) {
+	for n := range h[whose] {
+		k := &h[whose][n]
+		if at := slices.IndexFunc(present, func(i sched.Info) bool { return i.Name == k.Key }); at >= 0 {
+			k.Value = present[at].Value
+		}
+	}
+}
+
+func hasKnob(list []sched.Info, key string) bool {
+	return slices.ContainsFunc(list, func(i sched.Info) bool { return i.Name == key })
 }
 
 // knobName is key as Tunables spells it.
@@ -51,7 +72,7 @@ func knobName(key string) string { return strings.ReplaceAll(key, "-", "_") }
 // the last one of its kind.
 func (d *domain) schedulerFor(l *device.Loop, kind sched.Kind) (sched.Scheduler, error) {
 	s := kind.New(l.Config())
-	for _, k := range d.hand.scheduler[kind.Name] {
+	for _, k := range d.hand[kind.Name] {
 		if err := sched.Set(s, k.Key, k.Value); err != nil {
 			return nil, err
 		}
@@ -63,28 +84,13 @@ func (d *domain) schedulerFor(l *device.Loop, kind sched.Kind) (sched.Scheduler,
 func (d *domain) set(key, value string) error {
 	for _, l := range d.loops {
 		var err error
-		ended := l.Do(func() {
-			if err = l.Set(key, value); err == nil {
-				d.hand.keep(l, d.kind, key)
-				d.keepDepth(l, key)
-			}
-		})
+		ended := l.Do(func() { err = d.setOn(l, key, value) })
 		if ended != nil || err != nil {
 			return errors.Join(ended, err)
 		}
 	}
 	return nil
 }
-
-// keepDepth has a switch leave the depth as the operator has set it.
-func (d *domain) keepDepth(l *device.Loop, key string) {
-	if knobName(key) == queueDepth {
-		d.spec.QueueDepth = l.Depth()
-	}
-}
-
-// queueDepth is the one knob of the domain whose default is the scheduler's.
-const queueDepth = "queue_depth"
 
 // tunables lists what set takes, and what was set.
 func (d *domain) tunables() (list []ctl.Tunable, err error) {
@@ -93,7 +99,7 @@ func (d *domain) tunables() (list []ctl.Tunable, err error) {
 	if err := l.Do(func() { infos = l.Tunables() }); err != nil {
 		return nil, err
 	}
-	set := slices.Concat(d.hand.domain, d.hand.scheduler[d.kind.Name])
+	set := slices.Concat(d.hand[""], d.hand[d.kind.Name])
 	for _, i := range infos {
 		list = append(list, ctl.Tunable{
 			Name: i.Name, Value: i.Value, Valid: i.Valid, Unit: i.Unit,
@@ -104,7 +110,7 @@ func (d *domain) tunables() (list []ctl.Tunable, err error) {
 }
 
 // describe says what was set, also of schedulers that do not run now.
-func (h *handSet) describe(now sched.Kind) string {
+func (h handSet) describe(now sched.Kind) string {
 	var b strings.Builder
 	line := func(what string, knobs []sched.Knob) {
 		if len(knobs) == 0 {
@@ -116,10 +122,10 @@ func (h *handSet) describe(now sched.Kind) string {
 		}
 		b.WriteString("\n")
 	}
-	line("set by hand", slices.Concat(h.domain, h.scheduler[now.Name]))
+	line("set by hand", slices.Concat(h[""], h[now.Name]))
 	for _, name := range sched.Names {
 		if name != now.Name {
-			line("kept for "+name, h.scheduler[name])
+			line("kept for "+name, h[name])
 		}
 	}
 	return b.String()

@@ -121,26 +121,29 @@ func TestSwitch_keepsKnobsOfWorkers(t *testing.T) {
 
 // Whatever is set and switched, a scheduler comes back as if it had never been away.
 func TestSwitch_asIfNeverAway(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := device.DefaultConfig(true)
-		first := sched.Kinds()[0]
-		l := device.NewLoop(first.New(c), c, 4)
-		d := &domain{id: "x", kind: first, loops: []*device.Loop{l}, log: zap.NewNop()}
-		stayed := map[string]sched.Scheduler{}
-		for _, k := range sched.Kinds() {
-			stayed[k.Name] = k.New(device.DefaultConfig(true))
+	for _, kind := range sched.Kinds() {
+		t.Run(kind.Name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) { neverAway(t, kind) })
+		})
+	}
+}
+
+func neverAway(t *rapid.T, kind sched.Kind) {
+	c := device.DefaultConfig(true)
+	l := device.NewLoop(kind.New(c), c, 4)
+	d := &domain{id: "x", kind: kind, loops: []*device.Loop{l}, log: zap.NewNop()}
+	stayed := kind.New(device.DefaultConfig(true))
+	for range rapid.IntRange(1, 30).Draw(t, "steps") {
+		if knobs := sched.Tunables(stayed); len(knobs) > 0 && rapid.IntRange(0, 3).Draw(t, "set") > 0 {
+			name := rapid.SampledFrom(knobs).Draw(t, "knob").Name
+			value := rapid.SampledFrom([]string{"0", "1", "2", "17", "300", "async", "device", "never", "oops"}).Draw(t, "value")
+			require.Equal(t, sched.Set(stayed, name, value) == nil, d.set(name, value) == nil)
+			continue
 		}
-		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			if rapid.Bool().Draw(t, "switch") {
-				_, err := d.switchTo(rapid.SampledFrom(sched.Names).Draw(t, "to"))
-				require.NoError(t, err)
-			} else if knobs := sched.Tunables(l.Scheduler()); len(knobs) > 0 {
-				name := rapid.SampledFrom(knobs).Draw(t, "knob").Name
-				value := rapid.SampledFrom([]string{"0", "1", "2", "17", "300", "async", "device", "never", "oops"}).Draw(t, "value")
-				err := d.set(name, value)
-				require.Equal(t, err == nil, sched.Set(stayed[d.kind.Name], name, value) == nil)
-			}
-			require.Equal(t, sched.Tunables(stayed[d.kind.Name]), sched.Tunables(l.Scheduler()))
+		for _, to := range []string{rapid.SampledFrom(sched.Names).Draw(t, "by way of"), kind.Name} {
+			_, err := d.switchTo(to)
+			require.NoError(t, err)
 		}
-	})
+		require.Equal(t, sched.Tunables(stayed), sched.Tunables(l.Scheduler()))
+	}
 }

@@ -1,12 +1,12 @@
 package sched
 
-// Place is where a merge was found, in the order in which places are tried.
+// Place is where the neighbour for a merge was found, in the order of the search.
 type Place uint8
 
-// The places. Batch and OneHit are the kernel's plug and its last_merge: the
-// request that was merged into or queued last; Batch when it came in the same step
-// and from the same queue, OneHit otherwise. Back and Front are found through the
-// indexes. Join is two queued groups that became one.
+// The places. OneHit is the group that was queued or grown last, the kernel's one-hit
+// cache (last_merge); Batch is the same where its last request came in the same step
+// and from the same queue, which the kernel's plug would have merged. Back and Front are
+// found through the indexes. Join is the merge of two queued groups.
 const (
 	Batch Place = iota
 	OneHit
@@ -16,13 +16,13 @@ const (
 	PlaceCount
 )
 
-// PlaceNames are for people and for JSON, by Place.
+// PlaceNames are the names of the places, for text and JSON.
 var PlaceNames = [PlaceCount]string{"batch", "one-hit", "back", "front", "join"}
 
-// Who is who met whom in a merge.
+// Who says how the sources of two merged requests are related.
 type Who uint8
 
-// The relations between the two neighbours of a merge.
+// The relations.
 const (
 	SameQueue  Who = iota
 	OtherQueue     // of the same device
@@ -30,34 +30,34 @@ const (
 	WhoCount
 )
 
-// WhoNames are for people and for JSON, by Who.
+// WhoNames are the names of the relations, for text and JSON.
 var WhoNames = [WhoCount]string{"same queue", "other queue", "other VM"}
 
-// Reason is why two neighbours whose places adjoin were not merged.
+// Reason is why two adjacent requests were not merged.
 type Reason uint8
 
 // The reasons.
 const (
 	TooLong     Reason = iota // Config.MaxSectors
 	TooManySegs               // Config.MaxSegments
-	OtherOp                   // another operation, other flags or another priority
-	Started                   // the neighbour has been given up already
+	OtherOp                   // the operations, flags or priorities differ
+	Started                   // the neighbour has been dispatched already
 	ReasonCount
 )
 
-// ReasonNames are for people and for JSON, by Reason.
+// ReasonNames are the names of the reasons, for text and JSON.
 var ReasonNames = [ReasonCount]string{"size", "segments", "op", "started"}
 
-// MergeStats count merges of guest requests: each absorbed request counts once, in
-// the place where it was absorbed; a join counts once more for the pair. What a
-// switch or a drain has taken apart counts again where it is merged again.
+// MergeStats count merges of guest requests. Each absorbed request counts once, at the
+// place where it was absorbed; a join counts one for the pair. What a switch or a drain
+// has taken apart counts again if it is merged again.
 type MergeStats struct {
 	Merged  [PlaceCount][WhoCount]uint64
 	Refused [ReasonCount]uint64
-	Sectors uint64 // of the absorbed requests
+	Sectors uint64 // of the requests that were absorbed
 }
 
-// Add sums b into s.
+// Add adds b to s.
 func (s *MergeStats) Add(b *MergeStats) {
 	for p := range s.Merged {
 		for w := range s.Merged[p] {

@@ -7,20 +7,20 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// Deadline serves requests in sweeps over the disk, in batches of one direction,
-// and looks after each batch whether something has waited too long. It behaves as
-// the kernel's mq-deadline does (block/mq-deadline.c; Documentation/block/
-// deadline-iosched.rst), with these differences, all deliberate:
+// Deadline serves requests in batches of one direction, each sorted by position, and
+// checks between batches whether a request has waited too long. It behaves like the
+// kernel's mq-deadline (block/mq-deadline.c; Documentation/block/deadline-iosched.rst),
+// with these deliberate differences:
 //
-//   - A changed expiry counts for what is queued already.
-//   - A probe of a lower priority that finds nothing old enough leaves no trace. The
-//     kernel's resets what all priorities share, the batch and the count of passed
-//     over writes; a low-priority guest could so keep a high one's writes waiting
-//     for ever.
+//   - A changed expiry also applies to what is queued already.
+//   - The check whether a lower priority has waited too long changes nothing if it has
+//     not. The kernel's resets what all priorities share, the batch and the count of
+//     passed over writes, so that a low-priority guest could keep the writes of a
+//     high-priority one waiting for ever.
 //   - async_depth limits the writes that are on the disk, not those that are queued:
-//     what is queued is the guest's memory, not ours.
-//   - Parts of failed groups are retried in their order. The kernel puts what comes
-//     back at the head of its list, so that the last is the first.
+//     what is queued takes the guest's memory, not ours.
+//   - Parts of failed groups are retried in their order. The kernel inserts a requeued
+//     request at the head of its dispatch list, so that the last one is the first.
 type Deadline struct {
 	merger merger
 	knobs  knobs
@@ -29,21 +29,21 @@ type Deadline struct {
 	n      int
 
 	// All levels share these, as in the kernel.
-	dir      int   // of the last request; at first, as if it had been a write
-	batching int64 // requests since the last decision
-	starved  int64 // decisions for reads since the last for writes
+	dir      int   // of the last request; initially write
+	batching int64 // requests in the present batch
+	starved  int64 // batches of reads since the last of writes, while writes waited
 
-	writing int64 // groups of writes that are given up and not complete
+	writing int64 // groups of writes that are dispatched and not complete
 	wake    blk.Instant
 	counts  Counters
 }
 
 // level is one priority class.
 type level struct {
-	fifo   [2]blk.List // leaders, the oldest first; by direction
-	sorted [2]tree     // the same, by place on the disk
-	latest [2]blk.Sector
-	load   int // groups queued or on the disk
+	fifo   [2]blk.List   // leaders, the oldest first; by direction
+	sorted [2]tree       // the same, by position on the disk
+	latest [2]blk.Sector // position of the last one dispatched
+	load   int           // groups queued or on the disk
 }
 
 // The levels, in the order in which they are served.
@@ -56,7 +56,7 @@ const (
 
 var levelNames = [levelCount]string{"rt", "be", "idle"}
 
-// The directions. Everything that changes the disk is a write.
+// The directions. Whatever changes the disk is a write.
 const (
 	read = iota
 	write
@@ -64,7 +64,7 @@ const (
 
 var directionNames = [2]string{"read", "write"}
 
-// The knobs, by place.
+// The indexes of the knobs.
 const (
 	readExpire = iota
 	writeExpire
@@ -94,7 +94,7 @@ func newDeadline(c *Config) *Deadline {
 
 func (d *Deadline) level(r *blk.Request) *level { return &d.levels[levelOf(r.Prio)] }
 
-// levelOf is the level of a class.
+// levelOf returns the level of a class.
 func levelOf(p blk.Prio) int {
 	switch p {
 	case blk.PrioRT:
@@ -132,7 +132,7 @@ func (d *Deadline) Insert(_ blk.Instant, r *blk.Request) {
 	p.sorted[direction(g)].moved(g)
 }
 
-// queue takes in a leader that is younger than all others.
+// queue adds a leader that is younger than all others.
 func (p *level) queue(g *blk.Request) {
 	dir := direction(g)
 	p.load++
@@ -140,7 +140,7 @@ func (p *level) queue(g *blk.Request) {
 	p.sorted[dir].insert(g)
 }
 
-// unqueue takes a leader out.
+// unqueue removes a leader.
 func (p *level) unqueue(g *blk.Request) {
 	dir := direction(g)
 	p.load--
@@ -148,8 +148,8 @@ func (p *level) unqueue(g *blk.Request) {
 	p.sorted[dir].remove(g)
 }
 
-// Dispatch implements Scheduler. A level is served only when those above it have
-// nothing queued and nothing on the disk, or when it has waited for too long.
+// Dispatch implements Scheduler. A level is served only if those above it have nothing
+// queued and nothing on the disk, or if it has waited too long.
 func (d *Deadline) Dispatch(now blk.Instant) *blk.Request {
 	d.wake = blk.Never
 	if g := d.retry.PopFront(); g != nil {
@@ -170,7 +170,7 @@ func (d *Deadline) Dispatch(now blk.Instant) *blk.Request {
 	return nil
 }
 
-// aged lets the lower levels have what has waited for prio_aging_expire.
+// aged serves a lower level that has waited for prio_aging_expire.
 func (d *Deadline) aged(now blk.Instant) *blk.Request {
 	above := d.levels[levelRT].load > 0
 	if !above && (d.levels[levelBE].load == 0 || d.levels[levelIdle].load == 0) {
@@ -190,7 +190,7 @@ func (d *Deadline) aged(now blk.Instant) *blk.Request {
 		default:
 			d.wake = min(d.wake, c.g.Arrive+limit)
 			if oldest := p.fifo[c.dir].Front(); c.fresh && oldest != c.g {
-				// Its deadline makes it the choice.
+				// Once its deadline has passed, it is the choice.
 				d.wake = min(d.wake, oldest.Arrive+max(limit, d.expiry(c.dir)))
 			}
 		}
@@ -203,14 +203,13 @@ func (d *Deadline) aged(now blk.Instant) *blk.Request {
 type choice struct {
 	g       *blk.Request
 	dir     int
-	fresh   bool // begins a batch
-	expired bool // because its deadline has passed
-	passed  bool // writes wait, and this is none
+	fresh   bool // it starts a batch
+	expired bool // it was chosen because its deadline has passed
+	passed  bool // it is a read, and writes wait
 }
 
-// choose decides without changing anything. Deadlines are looked at between
-// batches only: they are soft, by up to one batch of the other direction and one of
-// their own.
+// choose decides without changing anything. Deadlines are checked only between batches:
+// they may be missed by one batch of the other direction and one of their own.
 func (d *Deadline) choose(p *level, now blk.Instant) (c choice) {
 	if g := d.next(p, d.dir); g != nil && d.batching < d.knobs[fifoBatch].value {
 		return choice{g: g, dir: d.dir}
@@ -230,12 +229,12 @@ func (d *Deadline) choose(p *level, now blk.Instant) (c choice) {
 	oldest := p.fifo[c.dir].Front()
 	c.expired = oldest.Arrive+d.expiry(c.dir) <= now
 	if c.g = d.next(p, c.dir); c.g == nil || c.expired {
-		c.g = oldest // also at the end of a sweep: the next begins with the oldest
+		c.g = oldest // also at the end of a sweep: the next one starts at the oldest
 	}
 	return c
 }
 
-// next is what follows in the sweep.
+// next returns the next group of the sweep, nil at its end.
 func (d *Deadline) next(p *level, dir int) *blk.Request {
 	if dir == write && !d.mayWrite() {
 		return nil
@@ -249,7 +248,7 @@ func (d *Deadline) expiry(dir int) blk.Instant {
 	return blk.Instant(d.knobs[readExpire+dir].value) * millisecond
 }
 
-// take carries out what choose has decided.
+// take dispatches what choose has decided on.
 func (d *Deadline) take(p *level, c choice, now blk.Instant) *blk.Request {
 	if c.fresh {
 		d.dir, d.batching = c.dir, 0
@@ -276,7 +275,7 @@ func (d *Deadline) take(p *level, c choice, now blk.Instant) *blk.Request {
 	return d.give(c.g)
 }
 
-// give gives up the group that g leads.
+// give dispatches the group that g leads.
 func (d *Deadline) give(g *blk.Request) *blk.Request {
 	d.n -= int(g.Links.Parts)
 	if direction(g) == write {
@@ -330,8 +329,8 @@ func (d *Deadline) drain(p *level, dir int, src blk.Source, out []*blk.Request) 
 	})
 }
 
-// Wake implements Scheduler. Time alone changes nothing but the patience of lower
-// priorities: what has expired is served as soon as there is room, like all else.
+// Wake implements Scheduler. Time alone only lets lower priorities be served at last: an
+// expired request is served as soon as there is room, like any other.
 func (d *Deadline) Wake() blk.Instant { return d.wake }
 
 // Len implements Scheduler.

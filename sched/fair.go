@@ -2,11 +2,11 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// What CFQ and BFQ know alike: of a flow, and of the way that the head has to go.
+// What CFQ and BFQ share: think times, and distances of the disk's head.
 
-// seekFar is how many sectors from a flow's last request make the next one a seek;
-// seekSmall, below how many a request is one on a disk that has no head to move
-// (CFQQ_SEEK_THR, CFQQ_SECT_THR_NONROT; BFQQ_SEEK_THR, BFQQ_SECT_THR_NONROT).
+// A request that is more than seekFar sectors from the flow's last one is a seek; on a
+// disk that is not rotational, one that is smaller than seekSmall (CFQQ_SEEK_THR,
+// CFQQ_SECT_THR_NONROT; BFQQ_SEEK_THR, BFQQ_SECT_THR_NONROT).
 const (
 	seekFar   blk.Sector = 800
 	seekSmall blk.Sector = 64
@@ -14,9 +14,9 @@ const (
 
 func distance(a, b blk.Sector) blk.Sector { return max(a, b) - min(a, b) }
 
-// thinkTime is how long it takes from a completion to the next request, as a moving
-// average over about eight of them (__cfq_update_io_thinktime, bfq_update_io_thinktime),
-// in fixed point.
+// thinkTime is the time from a completion to the next request, as a moving average over
+// about eight samples in fixed point (__cfq_update_io_thinktime,
+// bfq_update_io_thinktime).
 type thinkTime struct {
 	samples     int64
 	total, mean blk.Instant
@@ -24,8 +24,8 @@ type thinkTime struct {
 
 const thinkScale = 256
 
-// note takes in that a request has come, and how long after the completion. Longer than
-// most, or a clock that went back, is as good as for ever.
+// note adds a sample. More than most, or less than 0 because a clock was set back, counts
+// as most.
 func (t *thinkTime) note(took, most blk.Instant) {
 	if took < 0 || took > most {
 		took = most
@@ -35,17 +35,16 @@ func (t *thinkTime) note(took, most blk.Instant) {
 	t.mean = (t.total + thinkScale/2) / blk.Instant(t.samples)
 }
 
-// known says whether there have been requests enough to tell.
+// known reports whether there were enough samples.
 func (t *thinkTime) known() bool { return t.samples > 80 }
 
-// backSeek is the way back of the head: how far back a place may be at most, and how
-// many times as far as one ahead it counts. Further back is where the next sweep begins.
+// backSeek says how distances backwards count: up to most, penalty times. What is further
+// back belongs to the next sweep.
 type backSeek struct{ most, penalty blk.Sector }
 
-// nearest is which of two leaders, either of them nil perhaps, is the better one with
-// the head there (cfq_choose_req, bfq_choose_req): the one less far ahead; backward, up
-// to a limit, counts as further; and beyond that, the one furthest back, to sweep from
-// there.
+// nearest returns the better one of two leaders for that position of the head, either of
+// which may be nil (cfq_choose_req, bfq_choose_req): the one at the shorter distance, or,
+// if both belong to the next sweep, the one with the lower position.
 func (s backSeek) nearest(a, b *blk.Request, head blk.Sector) *blk.Request {
 	switch {
 	case a == nil || a == b:
@@ -69,7 +68,8 @@ func (s backSeek) nearest(a, b *blk.Request, head blk.Sector) *blk.Request {
 	return b
 }
 
-// way is how far the head has to go, as it counts; wraps says that it is too far back.
+// way is the distance from the head, with the penalty; wraps says that it belongs to the
+// next sweep.
 func (s backSeek) way(at, head blk.Sector) (d blk.Sector, wraps bool) {
 	switch {
 	case at >= head:
@@ -80,8 +80,8 @@ func (s backSeek) way(at, head blk.Sector) (d blk.Sector, wraps bool) {
 	return 0, true
 }
 
-// after is what is served next of t when g, which is still in it, is gone: its neighbour
-// on one side or the other (cfq_find_next_rq, bfq_find_next_rq); nil: nothing is left.
+// after returns what is served after g, which is still in t: one of its neighbours
+// (cfq_find_next_rq, bfq_find_next_rq), or nil.
 func (s backSeek) after(t *tree, g *blk.Request) *blk.Request {
 	next, prev := t.beside(g, 1), t.beside(g, 0)
 	if next == nil {
@@ -92,7 +92,7 @@ func (s backSeek) after(t *tree, g *blk.Request) *blk.Request {
 	return s.nearest(next, prev, g.Links.Key)
 }
 
-// anew is what is served next of t, whatever has left it.
+// anew returns what is served next of t for that position of the head, or nil.
 func (s backSeek) anew(t *tree, head blk.Sector) *blk.Request {
 	next, prev := t.from(head), t.end(1)
 	if next == nil {
@@ -103,7 +103,7 @@ func (s backSeek) anew(t *tree, head blk.Sector) *blk.Request {
 	return s.nearest(next, prev, head)
 }
 
-// What writes are taken as: knob "writes".
+// The values of the knob "writes": what writes are taken for.
 const (
 	writesSync = iota
 	writesAsync

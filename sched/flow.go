@@ -2,14 +2,14 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// flows tells who asks. A fair scheduler of the kernel has a queue for each process;
-// here, where processes cannot be seen, a flow stands for one: a virtqueue, a whole
-// device, or a sequential stream that was detected within a virtqueue. Which of
-// these, says the knob "source" of such a scheduler.
+// flows assigns requests to flows. A fair scheduler in the kernel has a queue for each
+// process; a host does not see processes, so a flow takes their place: a virtqueue, a
+// whole device, or a sequential stream that was detected within a virtqueue. The knob
+// "source" of such a scheduler says which.
 //
-// Flows are numbered from 0 on in the order in which they are first seen. A number
-// keeps its meaning, also when by changes; only that of a stream passes on to another
-// one, which of says. Nothing is allocated for a flow that has been seen.
+// Flows are numbered from 0 in the order in which they are first seen. A number keeps its
+// meaning when by changes; only a stream's number is reused for another stream. Nothing
+// is allocated for a flow that has been seen.
 type flows struct {
 	by      flowBy
 	devices []int             // 1 + number, by blk.Source.Device; 0: not seen
@@ -29,7 +29,7 @@ const (
 
 var flowByNames = []string{flowQueue: "queue", flowDevice: "device", flowStream: "stream"}
 
-// mergeWithinFlow keeps merges within one flow: streams have a blk.Source of their own.
+// mergeWithinFlow keeps merges within one flow. Streams differ in blk.Source.Stream.
 var mergeWithinFlow = [flowByCount]scope{flowQueue: withinSource, flowDevice: withinDevice, flowStream: withinSource}
 
 // flowsOfSource are those of one virtqueue.
@@ -38,9 +38,9 @@ type flowsOfSource struct {
 	streams *streams
 }
 
-// of says which flow r, which is being inserted, belongs to, and sets
-// r.Source.Stream. fresh says that the flow was not seen before, or is a stream that
-// has taken the number of one long unused.
+// of returns the flow of r, which is being inserted, and sets r.Source.Stream. fresh says
+// that the flow was not seen before, or is a stream that has taken over the number of
+// another one.
 func (f *flows) of(r *blk.Request) (number int, fresh bool) {
 	r.Source.Stream = 0
 	d, q := int(r.Source.Device), int(r.Source.Queue)
@@ -61,7 +61,7 @@ func (f *flows) of(r *blk.Request) (number int, fresh bool) {
 		s.streams = &streams{}
 	}
 	one, replaced := s.streams.find(r)
-	if one == 0 { // what is no stream is a flow as well, one for each queue
+	if one == 0 { // what belongs to no stream is one flow for each queue
 		return f.number(&s.queue)
 	}
 	r.Source.Stream = uint32(one)
@@ -69,7 +69,7 @@ func (f *flows) of(r *blk.Request) (number int, fresh bool) {
 	return number, fresh || replaced
 }
 
-// number gives the flow at place its number.
+// number returns the number of the flow that is kept at place, a new one if it has none.
 func (f *flows) number(place *int) (number int, fresh bool) {
 	if *place == 0 {
 		f.count++
@@ -79,40 +79,40 @@ func (f *flows) number(place *int) (number int, fresh bool) {
 }
 
 const (
-	// streamsMax is how many sequential streams of one virtqueue are told apart, as
-	// many as a drive's own cache has segments for.
+	// streamsMax is how many sequential streams of one virtqueue are told apart: about
+	// as many as a drive's cache has segments.
 	streamsMax = 16
-	// streamGap is how far before or behind the end of its furthest request a stream
-	// may go on, in sectors: requests of a deep queue come a little out of order.
+	// streamGap is how far from the end of a stream its next request may start, in
+	// sectors: requests of a deep queue come a little out of order.
 	streamGap = 256
 )
 
-// streams finds the sequential streams of one virtqueue by address: a request that
-// begins where an earlier one ended begins a stream, and those that go on where it
-// was are of it.
+// streams finds the sequential streams of one virtqueue by position. A request that starts
+// where one that belonged to no stream ended makes a new stream; requests that start near
+// the end of a stream belong to it.
 type streams struct {
 	known [streamsMax]stream
 	ends  [streamsMax]edgeOf // of the latest requests that were of no stream
-	at    int                // the oldest of ends
+	at    int                // index of the oldest of ends
 	clock uint64
 }
 
-// stream is one. used orders the streams by their last use; 0: none.
+// stream is one of them. used orders them by their last use; 0: a free place.
 type stream struct {
 	edgeOf
 	used uint64
 	flow int // 1 + number
 }
 
-// edgeOf is where something ended.
+// edgeOf is where a request or a stream ended.
 type edgeOf struct {
 	disk    *blk.Disk
 	changes bool
 	next    blk.Sector
 }
 
-// find returns 1 + the place of r's stream, 0 if it is of none. replaced says that
-// the stream begins with r.
+// find returns 1 + the index of r's stream; 0: it belongs to none. replaced says that the
+// stream is new.
 func (s *streams) find(r *blk.Request) (one int, replaced bool) {
 	s.clock++
 	changes := r.Op.Changes()

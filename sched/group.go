@@ -9,14 +9,14 @@ import (
 )
 
 // A group is what goes to the disk as one operation: one guest request, or several
-// that adjoin. The scheduler keeps it under its leader, the part that was queued
-// first, so that a group neither loses its place in a queue nor its deadline when
-// something is put in front of it. It leaves under its head, the part with the
+// adjacent ones. While it is queued, it is represented by its leader, the part that was
+// queued first, so that a front merge costs it neither its place in a queue nor its
+// deadline. When it is dispatched, it is represented by its head, the part with the
 // lowest sector.
 
-// mergeable says whether r may have neighbours in its group at all. As in the
-// kernel (block/blk-merge.c, rq_mergeable; block/blk-flush.c): no write that must
-// be durable at once, no write-zeroes, no discard of several ranges.
+// mergeable reports whether r can be merged at all. As in the kernel (block/blk-merge.c,
+// rq_mergeable; block/blk-flush.c), FUA writes, write-zeroes and discards of several
+// ranges cannot.
 func mergeable(r *blk.Request) bool {
 	if r.Flags&(blk.FlagNoMerge|blk.FlagFUA) != 0 || r.Sectors == 0 {
 		return false
@@ -30,7 +30,7 @@ func mergeable(r *blk.Request) bool {
 	return false
 }
 
-// alone makes r a group of one. Whatever it was part of has been left before.
+// alone makes r a group of one. It is in no other group any more.
 func alone(r *blk.Request) {
 	r.Merged = nil
 	r.Links = blk.Links{
@@ -39,11 +39,11 @@ func alone(r *blk.Request) {
 	}
 }
 
-// groupEnd is the first sector behind the group that g leads.
+// groupEnd is the first sector after the group that g leads.
 func groupEnd(g *blk.Request) blk.Sector { return g.Links.Start + g.Links.Total }
 
-// refuses says why the groups of g and r, which adjoin, must stay two: g is queued
-// or given up, r is queued or new.
+// refuses says why the groups of g and r, which are adjacent, cannot be merged. g is
+// queued or dispatched, r is queued or new.
 func (c *Config) refuses(g, r *blk.Request) (why Reason, refused bool) {
 	switch {
 	case g.Op != r.Op || g.Flags != r.Flags || g.Prio != r.Prio:
@@ -51,7 +51,7 @@ func (c *Config) refuses(g, r *blk.Request) (why Reason, refused bool) {
 	case g.Links.Given:
 		return Started, true
 	case c.MaxSectors > 0 && g.Op != blk.OpDiscard && g.Links.Total+r.Links.Total > c.MaxSectors:
-		// max_sectors_kb is about data; what a discard may cover, the guest was told.
+		// max_sectors_kb limits data. What a discard may cover, the guest was told.
 		return TooLong, true
 	case c.MaxSegments > 0 && int(g.Links.Segments+r.Links.Segments) > c.MaxSegments:
 		return TooManySegs, true
@@ -59,15 +59,15 @@ func (c *Config) refuses(g, r *blk.Request) (why Reason, refused bool) {
 	return 0, false
 }
 
-// unite makes one group of two, upper beginning where lower ends, and counts it.
-// keep, one of the two, leads it; the other is not a leader any more.
+// unite merges two groups, the second starting where the first ends, and counts that.
+// keep, one of the two, leads the result; the other is no longer a leader.
 func (c *Config) unite(lower, upper, keep *blk.Request, place Place) {
 	lo, up, k := &lower.Links, &upper.Links, &keep.Links
 	gone := lower
 	if keep == lower {
 		gone = upper
 	}
-	c.Merges.Merged[place][whoMet(lo.Last.Source, up.First.Source)]++
+	c.Merges.Merged[place][relation(lo.Last.Source, up.First.Source)]++
 	c.Merges.Sectors += uint64(gone.Sectors)
 
 	lo.Last.Merged = up.First
@@ -76,7 +76,7 @@ func (c *Config) unite(lower, upper, keep *blk.Request, place Place) {
 	k.Total, k.Segments, k.Parts = total, segs, parts
 }
 
-func whoMet(a, b blk.Source) Who {
+func relation(a, b blk.Source) Who {
 	switch {
 	case a.Device != b.Device:
 		return OtherVM
@@ -86,14 +86,14 @@ func whoMet(a, b blk.Source) Who {
 	return SameQueue
 }
 
-// aloneForGood makes r, a part of a group that failed, a group of one that takes in
-// nothing.
+// aloneForGood makes r, a part of a group that failed, a group of one that nothing is
+// merged into.
 func aloneForGood(r *blk.Request) {
 	r.Flags |= blk.FlagNoMerge
 	alone(r)
 }
 
-// covered says whether src covers a part of the group that g leads.
+// covered reports whether src covers a part of the group that g leads.
 func covered(g *blk.Request, src blk.Source) bool {
 	for r := g.Links.First; r != nil; r = r.Merged {
 		if src.Covers(r.Source) {
@@ -103,8 +103,8 @@ func covered(g *blk.Request, src blk.Source) bool {
 	return false
 }
 
-// takeApart dissolves the group that g leads, which is in no queue or index any
-// more: the parts that src covers are appended to out, the others, which keep the
+// takeApart splits the group that g leads, which has left all queues and indexes, into
+// its parts. Those that src covers are appended to out, the others, which keep the
 // group's Place, to left.
 func takeApart(g *blk.Request, src blk.Source, out, left []*blk.Request) (_, _ []*blk.Request) {
 	place := g.Links.Place
@@ -122,9 +122,10 @@ func takeApart(g *blk.Request, src blk.Source, out, left []*blk.Request) (_, _ [
 	return out, left
 }
 
-// takeOut takes out of l what src covers and appends it to out, apart. What is left of
-// a group stays in l, each part alone. leave, if any, is told of each leader that goes,
-// while it is one still; keep, if any, of each part that stays.
+// takeOut removes from l what src covers and appends it to out, each part alone. The rest
+// of a split group stays on l, each part alone. leave, if not nil, is called for each
+// leader that is removed, before its group is split; keep, if not nil, for each part that
+// stays.
 func takeOut(l *blk.List, src blk.Source, out []*blk.Request, leave, keep func(r *blk.Request)) []*blk.Request {
 	var left []*blk.Request
 	for g := l.Front(); g != nil; {
@@ -147,8 +148,8 @@ func takeOut(l *blk.List, src blk.Source, out []*blk.Request, leave, keep func(r
 	return out
 }
 
-// putBack queues what is left of groups, alone again, at the places in l that their
-// ages give them. It walks l once: guests choose how many parts there are.
+// putBack inserts the parts that are left of split groups into l, by age. It walks l only
+// once, as guests choose how many parts there are.
 func putBack(l *blk.List, left []*blk.Request) {
 	bySeq(left)
 	at := l.Back()
@@ -160,7 +161,7 @@ func putBack(l *blk.List, left []*blk.Request) {
 	}
 }
 
-// bySeq sorts by age.
+// bySeq sorts by age, the oldest first.
 func bySeq(out []*blk.Request) {
 	slices.SortFunc(out, func(a, b *blk.Request) int {
 		switch {
@@ -173,7 +174,7 @@ func bySeq(out []*blk.Request) {
 	})
 }
 
-// describeGroup prints the group that g leads on one line.
+// describeGroup prints the group that g leads, on one line.
 func describeGroup(w io.Writer, g *blk.Request) {
 	fmt.Fprintf(w, "  %s", g.Op)
 	for r := g.Links.First; r != nil; r = r.Merged {

@@ -13,7 +13,7 @@ import (
 // maxInt is the kernel's INT_MAX, up to where its knobs go.
 const maxInt = 1<<31 - 1
 
-// The units of knobs, as Instants.
+// The units of knobs.
 const (
 	microsecond blk.Instant = 1e3
 	millisecond blk.Instant = 1e6
@@ -25,23 +25,22 @@ type Knob struct {
 	Value string `json:"value"` // as Set takes it
 }
 
-// knob is one number, or one choice among words, that people may change while the
-// scheduler runs.
+// knob is a number or one of several words that can be changed while the scheduler runs.
 type knob struct {
 	name, unit string
-	base       int // of the digits; 0: by their prefix, as the kernel's kstrtoint
+	base       int // of the digits; 0: by their prefix, as with the kernel's kstrtoint
 	low, high  int64
-	unsigned   bool     // value holds a uint64, of any size
-	words      []string // of a choice; value is the place of one
+	unsigned   bool     // value holds a uint64, and all of them are valid
+	words      []string // to choose from; value is an index of these
 	value      int64
 }
 
-// knobs are a scheduler's, in the order in which they are listed.
+// knobs are a scheduler's, in the order of Tunables.
 type knobs []knob
 
-// set changes the knob called key and returns its place. Where the kernel would
-// clamp a number to the valid range, it is refused here, so that nobody measures
-// what they did not set.
+// set changes the knob called key and returns its index. The kernel would clamp a number
+// that is out of range; here it is refused, so that nobody measures what they did not
+// set.
 func (ks knobs) set(scheduler, key, value string) (place int, err error) {
 	name := strings.ReplaceAll(key, "-", "_")
 	place = slices.IndexFunc(ks, func(k knob) bool { return k.name == name })
@@ -61,7 +60,7 @@ func (ks knobs) set(scheduler, key, value string) (place int, err error) {
 	return place, nil
 }
 
-// parse reads a value; false if it is none.
+// parse reads a value; false if it is not valid.
 func (k *knob) parse(value string) (v int64, ok bool) {
 	if k.words != nil {
 		v = int64(slices.Index(k.words, value))
@@ -75,7 +74,7 @@ func (k *knob) parse(value string) (v int64, ok bool) {
 	return v, err == nil && v >= k.low && v <= k.high && !strings.Contains(value, "_")
 }
 
-// text is the value as set would take it.
+// text is the value as set takes it.
 func (k *knob) text() string {
 	if k.words != nil {
 		return k.words[k.value]
@@ -104,7 +103,7 @@ func (ks knobs) names() []string {
 	return out
 }
 
-// infos lists the knobs.
+// infos implements Tunable.Tunables.
 func (ks knobs) infos() []Info {
 	out := make([]Info, len(ks))
 	for i, k := range ks {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// eachScheduler runs a law of the case catalogue under every scheduler.
+// eachScheduler runs a law under every scheduler.
 func eachScheduler(t *testing.T, law func(t *testing.T, w *world)) {
 	for _, name := range Names {
 		t.Run(name, func(t *testing.T) { law(t, newWorld(t, name, &Config{}, 2)) })
@@ -249,7 +249,7 @@ func TestInterleavedStreams(t *testing.T) {
 // Guests choose their sectors: one that makes many groups with one edge must not
 // make the others' searches long.
 func TestMerger_boundedSearch(t *testing.T) {
-	for others, merges := range map[int]uint64{looks - 1: 1, looks: 0, 100 * looks: 0} {
+	for others, merges := range map[int]uint64{searchMax - 1: 1, searchMax: 0, 100 * searchMax: 0} {
 		w := newWorld(t, "deadline", &Config{}, 1)
 		w.insert(w.ask(blk.OpWrite, 0, 8))
 		for range others {
@@ -257,7 +257,7 @@ func TestMerger_boundedSearch(t *testing.T) {
 		}
 		w.insert(w.ask(blk.OpWrite, 8, 8))
 		require.Equal(t, merges, w.cfg.Merges.Merged[Back][SameQueue], "behind %d others", others)
-		require.LessOrEqual(t, w.cfg.Merges.Refused[OtherOp], uint64(looks))
+		require.LessOrEqual(t, w.cfg.Merges.Refused[OtherOp], uint64(searchMax))
 		w.wind()
 	}
 }

@@ -3,12 +3,12 @@ package sched
 import "github.com/elevisor/elevisor/blk"
 
 const (
-	// bucketBits make 512 chains: twice the usual depth, so that most are empty,
-	// and 8 KiB, so that they stay in the first-level cache.
+	// bucketBits make 512 buckets: twice the usual depth, so that most are empty, and
+	// 8 KiB, so that they stay in the first-level cache.
 	bucketBits = 9
-	// looks bounds a search on one chain. Guests choose their sectors: one that
-	// fills a chain loses merges, but does not cost the others their time.
-	looks = 16
+	// searchMax bounds the search of one bucket. Guests choose their sectors: one that
+	// fills a bucket loses merges, but does not cost the others time.
+	searchMax = 16
 )
 
 // The two indexes.
@@ -17,7 +17,7 @@ const (
 	byEnd
 )
 
-// scope is what the parts of one group have in common.
+// scope is what all parts of one group have in common.
 type scope uint8
 
 const (
@@ -26,42 +26,40 @@ const (
 	withinSource
 )
 
-// merger finds, among the queued groups, the neighbours of a new request. A
-// scheduler has one for all its queues, or one for each.
+// merger finds the neighbours of a new request among the queued groups. A scheduler
+// has one.
 //
-// Where it looks, in this order: the hit, that is the group that was queued or
-// grown last (the kernel's plug and last_merge in one: its last_merge stays where it
-// is when a request is only queued); the index of ends, for a group to follow;
-// the index of starts, for a group to precede. Only an exact start is ever asked
-// for, so a hash serves there as well as the kernel's tree does and costs less; and
-// deadline's trees could not serve, being sorted by the place on the physical disk,
-// while merging compares image and image sector.
+// It looks, in this order, at lastMerge, the group that was queued or grown last (the
+// kernel's plug and its last_merge in one, where a request that is only queued does not
+// change a last_merge that is set); in the index of ends, for a back merge; in the index
+// of starts, for a front merge. Both are hashes: only exact matches count, and
+// deadline's trees are of no use here, since they are sorted by position on the physical
+// disk, while merging compares images and image sectors.
 //
-// nomerges counts for what comes from then on: with 1 there are no indexes, so that
-// nothing is joined either; with 2 nothing is looked for.
+// A change of nomerges applies to what comes from then on. With 1 nothing is indexed, so
+// that nothing is joined either; with 2 nothing is searched.
 //
-// The leaders' lists and trees are the scheduler's: insert and join say what they
-// did to whom.
+// The lists and trees of leaders are the scheduler's business: insert and join return
+// what has changed.
 type merger struct {
 	cfg *Config
-	// noFront skips the index of starts, as front_merges=0 does in the kernel; the
-	// hit may still be preceded.
+	// noFront skips the index of starts, like front_merges=0 in the kernel; lastMerge
+	// may still get a front merge.
 	noFront bool
-	// within bounds what may meet in one group.
+	// within limits what may be merged.
 	within scope
 
-	// Groups by their edges, newest first. Groups that were given up stay until
-	// they are complete, to tell a merge that came too late from none.
+	// Groups by their start and by their end, newest first. Dispatched groups stay until
+	// they are complete, so that a merge that came too late is counted as refused.
 	buckets [1 << bucketBits][2]*blk.Request
 
-	hit   *blk.Request // a leader, queued or given up but not complete; or nil
-	hitAt blk.Instant  // the arrival of the request that made it the hit
-	hitBy blk.Source   // and whose that was
+	lastMerge  *blk.Request // a leader that is not complete, or nil
+	lastArrive blk.Instant  // arrival and source of the request
+	lastSource blk.Source   // that made it lastMerge
 }
 
-// insert makes r part of the group that g leads, in front of it if front is set,
-// and the caller then calls join; or it takes r in as a group of its own, which
-// the caller queues, and g is nil.
+// insert merges r into the group that g leads, at its front if front is set, and the
+// caller then calls join. If g is nil, r is a group of its own, which the caller queues.
 func (m *merger) insert(r *blk.Request) (g *blk.Request, front bool) {
 	alone(r)
 	if r.Links.Closed {
@@ -79,53 +77,55 @@ func (m *merger) insert(r *blk.Request) (g *blk.Request, front bool) {
 				m.cfg.unite(g, r, g, place)
 				m.chain(g, byEnd)
 			}
-			m.struck(g, r)
+			m.setLastMerge(g, r)
 			return g, front
 		}
 	}
 	m.index(r)
-	m.struck(r, r)
+	m.setLastMerge(r, r)
 	return nil, false
 }
 
-// struck makes g the hit, because r was queued in it.
-func (m *merger) struck(g, r *blk.Request) { m.hit, m.hitAt, m.hitBy = g, r.Arrive, r.Source }
+// setLastMerge notes that r was just queued as a part of g.
+func (m *merger) setLastMerge(g, r *blk.Request) {
+	m.lastMerge, m.lastArrive, m.lastSource = g, r.Arrive, r.Source
+}
 
-// find looks for a group that may take in r, and says where that was and at which
-// end.
+// find returns a group that r can be merged into, where it was found, and whether r goes
+// to its front.
 func (m *merger) find(r *blk.Request) (g *blk.Request, place Place, front bool) {
-	h := m.hit
-	if h != nil && m.near(h, r) {
+	last := m.lastMerge
+	if last != nil && m.inScope(last, r) {
 		place = OneHit
-		if m.hitAt == r.Arrive && whoMet(m.hitBy, r.Source) == SameQueue {
+		if m.lastArrive == r.Arrive && relation(m.lastSource, r.Source) == SameQueue {
 			place = Batch
 		}
-		if groupEnd(h) == r.Sector && m.permits(h, r, true) {
-			return h, place, false
+		if groupEnd(last) == r.Sector && m.permits(last, r, true) {
+			return last, place, false
 		}
-		if h.Links.Start == r.End() && m.permits(h, r, true) {
-			return h, place, true
+		if last.Links.Start == r.End() && m.permits(last, r, true) {
+			return last, place, true
 		}
 	}
 	if m.cfg.NoMerges > 0 {
 		return nil, 0, false
 	}
-	if g = m.search(r, r.Sector, byEnd, h, true); g != nil {
+	if g = m.search(r, r.Sector, byEnd, last, true); g != nil {
 		return g, Back, false
 	}
 	if m.noFront {
 		return nil, 0, false
 	}
-	return m.search(r, r.End(), byStart, h, true), Front, true
+	return m.search(r, r.End(), byStart, last, true), Front, true
 }
 
-// search looks for a group with this edge that may take in r's; except was asked
-// already.
+// search returns a group with this start or end that r's group can be merged into;
+// except was tried already.
 func (m *merger) search(r *blk.Request, at blk.Sector, by int, except *blk.Request, fresh bool) *blk.Request {
 	g := m.bucket(r.Disk, at)[by]
-	for n := 0; g != nil && n < looks; n++ {
+	for n := 0; g != nil && n < searchMax; n++ {
 		next := g.Links.Chain[by].Next
-		if g != except && edge(g, by) == at && m.near(g, r) && m.permits(g, r, fresh) {
+		if g != except && edge(g, by) == at && m.inScope(g, r) && m.permits(g, r, fresh) {
 			return g
 		}
 		g = next
@@ -133,8 +133,9 @@ func (m *merger) search(r *blk.Request, at blk.Sector, by int, except *blk.Reque
 	return nil
 }
 
-// near says whether g and r could be neighbours.
-func (m *merger) near(g, r *blk.Request) bool {
+// inScope reports whether g and r are of the same image, and of the same device or queue
+// where merges are limited to that.
+func (m *merger) inScope(g, r *blk.Request) bool {
 	if g.Disk != r.Disk {
 		return false
 	}
@@ -147,9 +148,9 @@ func (m *merger) near(g, r *blk.Request) bool {
 	return true
 }
 
-// permits says whether g, which adjoins r's group, may take it in, and counts a
-// refusal. A group that is too large for a fresh request is not found again, as in
-// the kernel (req_set_nomerge): the next ones need not try.
+// permits reports whether r's group can be merged into g, which is adjacent, and counts a
+// refusal. A group that has no room for a fresh request is not found again, as in the
+// kernel (req_set_nomerge).
 func (m *merger) permits(g, r *blk.Request, fresh bool) bool {
 	why, refused := m.cfg.refuses(g, r)
 	if !refused {
@@ -162,9 +163,9 @@ func (m *merger) permits(g, r *blk.Request, fresh bool) bool {
 	return false
 }
 
-// join is called after g has grown at one end, until it answers nil: it makes one
-// group of g and another that g has now come to adjoin. kept leads both, gone
-// leads no more and leaves the caller's queues.
+// join merges g, which has grown at one end, with the group that it has become adjacent
+// to. kept leads both; gone is no longer a leader, and the caller removes it from its
+// queues and calls join again. gone is nil if there was nothing to join.
 func (m *merger) join(g *blk.Request, front bool) (kept, gone *blk.Request) {
 	if !g.Links.Indexed || m.cfg.NoMerges > 0 {
 		return g, nil
@@ -188,11 +189,11 @@ func (m *merger) join(g *blk.Request, front bool) (kept, gone *blk.Request) {
 	m.unindex(upper)
 	m.cfg.unite(lower, upper, kept, Join)
 	m.index(kept)
-	m.hit = kept
+	m.lastMerge = kept
 	return kept, gone
 }
 
-// older says which of two leaders was queued first.
+// older reports whether a was queued before b.
 func older(a, b *blk.Request) bool {
 	if a.Arrive != b.Arrive {
 		return a.Arrive < b.Arrive
@@ -200,15 +201,15 @@ func older(a, b *blk.Request) bool {
 	return a.Seq < b.Seq
 }
 
-// add takes in the group that g leads without looking for neighbours.
+// add takes in the group that g leads without a search for neighbours.
 func (m *merger) add(g *blk.Request) {
 	if !g.Links.Closed {
 		m.index(g)
 	}
 }
 
-// give is called when the scheduler gives up the group that g leads; it returns
-// the group's head. The group stays known until complete.
+// give is called when the scheduler dispatches the group that g leads; it returns the
+// group's head. The group stays indexed until complete.
 func (m *merger) give(g *blk.Request) (head *blk.Request) {
 	head = g.Links.First
 	g.Links.Given = true
@@ -216,8 +217,7 @@ func (m *merger) give(g *blk.Request) (head *blk.Request) {
 	return head
 }
 
-// complete is called when a head that was given up is finished; it says false if r
-// is not such a head.
+// complete is called when a dispatched head is finished; false if r is not such a head.
 func (m *merger) complete(r *blk.Request) bool {
 	g := r.Links.Leader
 	if g == nil {
@@ -228,10 +228,10 @@ func (m *merger) complete(r *blk.Request) bool {
 	return true
 }
 
-// forget takes the group that g leads out of the places where it could be found.
+// forget makes sure that the group that g leads is not found again.
 func (m *merger) forget(g *blk.Request) {
-	if m.hit == g {
-		m.hit = nil
+	if m.lastMerge == g {
+		m.lastMerge = nil
 	}
 	if g.Links.Indexed {
 		m.unindex(g)
@@ -253,10 +253,9 @@ func (m *merger) unindex(g *blk.Request) {
 	g.Links.Indexed = false
 }
 
-// bucket is by the image's index, not its address: equal histories give equal
-// chains.
+// bucket hashes the image's index, not its address, so that one history gives one result.
 func (m *merger) bucket(d *blk.Disk, at blk.Sector) *[2]*blk.Request {
-	h := (uint64(at) + uint64(d.Index)<<56) * 0x9e3779b97f4a7c15 // 2^64 by the golden ratio: Knuth 3, 6.4
+	h := (uint64(at) + uint64(d.Index)<<56) * 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: Knuth 3, 6.4
 	return &m.buckets[h>>(64-bucketBits)]
 }
 
@@ -267,7 +266,7 @@ func edge(g *blk.Request, by int) blk.Sector {
 	return groupEnd(g)
 }
 
-// chain puts g, if it is indexed, on one of its two chains.
+// chain puts g, if it is indexed, on one of its two hash chains.
 func (m *merger) chain(g *blk.Request, by int) {
 	if !g.Links.Indexed {
 		return
@@ -280,7 +279,8 @@ func (m *merger) chain(g *blk.Request, by int) {
 	b[by] = g
 }
 
-// unchain takes g off one of its two chains, before the edge moves.
+// unchain takes g, if it is indexed, off one of its two hash chains, before that edge
+// moves.
 func (m *merger) unchain(g *blk.Request, by int) {
 	if !g.Links.Indexed {
 		return

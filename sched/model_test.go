@@ -122,7 +122,7 @@ func (w *world) count() {
 	}
 }
 
-// inspect looks into a deadline scheduler: whatever is queued stands in all its
+// inspect searchMax into a deadline scheduler: whatever is queued stands in all its
 // places, and nothing else.
 func (w *world) inspect(d *Deadline) {
 	indexed, onDisk, writing := 0, 0, 0
@@ -210,7 +210,7 @@ func parts(head *blk.Request) (n int) {
 	return n
 }
 
-// check looks at a group that Dispatch has given up.
+// check searchMax at a group that Dispatch has given up.
 func (w *world) check(head *blk.Request) {
 	w.queued -= parts(head)
 	w.count()

@@ -2,20 +2,20 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// newestMax is how many of its queue's newest groups a request is tried against.
+// newestMax is how many of a queue's newest groups a new request may merge with.
 const newestMax = 8
 
-// newest are the groups of one queue that were queued last, the only ones that a new
-// request may join: as the kernel's software queues merge (block/blk-merge.c,
+// newest are the groups of one queue that were queued last. Only with these may a new
+// request merge, as in the kernel's software queues (block/blk-merge.c,
 // blk_bio_list_merge). The zero value is empty. Groups leave in the order in which they
 // came, or all at once.
 type newest struct {
 	groups [newestMax]*blk.Request
-	count  int // groups put in so far
+	count  int // groups added so far
 }
 
-// insert makes r, which is alone, part of one of the groups and says so; otherwise r
-// is the newest group, and the caller queues it.
+// insert merges r, which is alone, into one of the groups, if it can. Otherwise r becomes
+// the newest group, and the caller queues it.
 func (q *newest) insert(c *Config, r *blk.Request) (merged bool) {
 	if !r.Links.Closed && q.merge(c, r) {
 		return true
@@ -29,8 +29,8 @@ func (q *newest) insert(c *Config, r *blk.Request) (merged bool) {
 	return false
 }
 
-// merge tries r against the groups, the newest first, and says whether one has taken
-// it in. A group that is full ends the search.
+// merge tries to merge r into one of the groups, the newest first. A group that is full
+// ends the search.
 func (q *newest) merge(c *Config, r *blk.Request) bool {
 	tries := newestMax
 	if c.NoMerges == 1 {
@@ -39,7 +39,7 @@ func (q *newest) merge(c *Config, r *blk.Request) bool {
 	for i := 1; i <= tries; i++ {
 		g := q.groups[(q.count-i)&(newestMax-1)]
 		if g == nil {
-			return false // those that have left are the oldest
+			return false // this one has left, and so have all older ones
 		}
 		back, front := groupEnd(g) == r.Sector, g.Links.Start == r.End()
 		if !back && !front || g.Links.Closed || g.Disk != r.Disk {
@@ -70,15 +70,15 @@ func (q *newest) merge(c *Config, r *blk.Request) bool {
 	return false
 }
 
-// leave takes out the group that g leads, if it is still among the newest.
+// leave removes the group that g leads, if it is still among the newest.
 func (q *newest) leave(g *blk.Request) {
 	if at := g.Links.Place; at > 0 {
 		q.groups[at-1], g.Links.Place = nil, 0
 	}
 }
 
-// latest is when the request came that the group g has grown by last: new ones
-// come at either end.
+// latest is the arrival of the newest request in the group g: the newest is at one of its
+// ends.
 func latest(g *blk.Request) blk.Instant {
 	return max(g.Links.First.Arrive, g.Links.Last.Arrive)
 }
@@ -86,7 +86,7 @@ func latest(g *blk.Request) blk.Instant {
 // perSource holds a T for each queue of each device.
 type perSource[T any] [][]T
 
-// at is the one of s. It stays in its place until a source comes that is new.
+// at returns the T of s. The pointer is valid until a new source is seen.
 func (p *perSource[T]) at(s blk.Source) *T {
 	for len(*p) <= int(s.Device) {
 		*p = append(*p, nil)

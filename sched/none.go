@@ -7,9 +7,9 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// None serves requests in the order of their arrival (the kernel's scheduler
-// "none", blk-mq without an elevator). A new request is tried against the newest few
-// of its own queue for a merge. The zero value merges nothing and is ready for use.
+// None serves requests in the order of their arrival, as blk-mq without an elevator
+// (the kernel's "none"). A new request may merge with the newest few of its own queue.
+// The zero value merges nothing and is ready for use.
 type None struct {
 	cfg    *Config
 	retry  blk.List // served first
@@ -31,7 +31,7 @@ func (n *None) Insert(_ blk.Instant, r *blk.Request) {
 	}
 }
 
-// leave takes a leader out of the newest of its queue.
+// leave removes a leader from the newest of its queue.
 func (n *None) leave(g *blk.Request) {
 	if g.Links.Place > 0 {
 		n.recent.at(g.Source).leave(g)

@@ -1,9 +1,10 @@
-// Package sched holds the I/O schedulers. They are pure: single-threaded, no
-// clock (time is an argument), no I/O, no goroutine, no map iteration, so that
-// one history of calls gives one history of answers, in real and in virtual time.
+// Package sched holds the I/O schedulers. They are pure: single-threaded, no clock (time
+// is an argument), no I/O, no goroutine, no iteration over maps. The same calls give the
+// same answers, in real and in virtual time.
 //
-// A scheduler knows neither rings nor disks. How many requests the disk has at a
-// time is the loop's business: it stops asking.
+// A scheduler knows neither rings nor disks. The loop limits the number of requests on
+// the disk: it does not call Dispatch while there is no room. [Kinds] lists the
+// schedulers.
 package sched
 
 import (
@@ -13,39 +14,39 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// Scheduler orders the requests of one scheduling domain: all guests, all queues,
-// all images of one physical disk. Its goroutine is the loop's. No method
-// allocates once every source of the domain has been seen once.
+// Scheduler orders the requests of one scheduling domain: of all guests, all queues and
+// all images on one physical disk. The loop's goroutine owns it. Insert, Dispatch, Retry
+// and Complete do not allocate once every source of the domain has been seen.
 //
-// The loop moves a request's state (blk.Request.Move); a scheduler never does.
-// Flushes never come here: they cover completed writes only, so the loop issues
-// them at once (virtio 1.3, 5.2.6.2).
+// The loop moves a request's state (blk.Request.Move); a scheduler never does. Flushes do
+// not come here: they cover completed writes only, so the loop issues them at once
+// (virtio 1.3, 5.2.6.2).
 //
-// A merged group stands for its guest requests from Dispatch to Complete: its head
-// is the one with the lowest sector, the others follow through blk.Request.Merged
-// by ascending sector, without gap or overlap.
+// From Dispatch to Complete the head of a merged group represents it: the guest request
+// with the lowest sector. The others follow through blk.Request.Merged by ascending
+// sector, without a gap or an overlap.
 type Scheduler interface {
-	// Insert takes r; it may merge it with a queued neighbour.
+	// Insert takes r. It may merge it with a queued neighbour.
 	Insert(now blk.Instant, r *blk.Request)
-	// Dispatch gives up the head of the next request or merged group; nil means
-	// empty, throttled or idling, and Wake says when to ask again.
+	// Dispatch gives up the head of the next request or merged group. nil means empty,
+	// throttled or idling; Wake says when to ask again.
 	Dispatch(now blk.Instant) *blk.Request
 	// Retry takes one part of a merged group that failed, so that it is tried by
-	// itself: the group is complete and taken apart (Merged is nil), and another
-	// scheduler may have made it. Retried parts are served before everything else,
-	// in the order of their Retry, and never merged again.
+	// itself: the group is complete and split (Merged is nil), and another scheduler may
+	// have made it. Retried parts are served before everything else, in the order of
+	// their Retry, and never merged again.
 	Retry(now blk.Instant, r *blk.Request)
-	// Complete says that a head given up earlier is finished, with all its parts,
-	// which still hang on it. It is called for every head, after a switch too: on the
-	// scheduler that gave it up. r is lent.
+	// Complete says that a dispatched head is finished, with all its parts, which are
+	// still linked to it. It is called for every head, on the scheduler that dispatched
+	// it, also after a switch. r is lent.
 	Complete(now blk.Instant, r *blk.Request)
-	// Drain gives up everything queued that src covers, groups taken apart (Merged
-	// is nil), in the order of Seq, by appending it to out. It does not wait for
-	// slices or tokens. What is left of a group stays queued.
+	// Drain gives up all queued requests that src covers: it appends them to out, each
+	// alone (Merged is nil), in the order of Seq, without waiting for slices or tokens.
+	// The rest of a split group stays queued.
 	Drain(src blk.Source, out []*blk.Request) []*blk.Request
-	// Wake is when Dispatch may change its mind by time alone: Never if it cannot.
+	// Wake is when Dispatch may give another answer by time alone; Never if it cannot.
 	Wake() blk.Instant
-	// Len is the number of guest requests queued, not yet dispatched.
+	// Len is the number of guest requests that are queued and not yet dispatched.
 	Len() int
 	// Describe prints the state, for people and for transcripts.
 	Describe(w io.Writer)
@@ -95,29 +96,28 @@ type Info struct {
 	Unit  string // "ms"; empty for counts and switches
 }
 
-// Counters are the schedulers' own counts. A scheduler leaves at zero what it does
-// not have.
+// Counters are what schedulers count. A scheduler leaves at zero what it does not count.
 type Counters struct {
-	Batches     uint64      // runs of requests in one direction
+	Batches     uint64      // batches of requests in one direction; with kyber of one domain
 	Expired     uint64      // dispatched because their deadline had passed
-	Starved     uint64      // times that writes were passed over for reads
-	Aged        uint64      // dispatched over a higher priority because they had waited too long
-	Slices      uint64      // time slices begun
-	Extensions  uint64      // and extended
-	EarlyEnds   uint64      // and ended before their time: the owner had nothing more
-	Idled       uint64      // times that the disk was kept free for the next request of one flow
-	Preempted   uint64      // slices taken away for a flow that goes first
+	Starved     uint64      // times that waiting writes were passed over for reads
+	Aged        uint64      // dispatched before a higher priority because they had waited too long
+	Slices      uint64      // time slices started
+	Extensions  uint64      // extensions of slices
+	EarlyEnds   uint64      // slices that ended early because the owner had nothing more
+	Idled       uint64      // times that the disk was kept idle for the next request of a flow
+	Preempted   uint64      // slices that were taken away for a flow that goes first
 	LongestWait blk.Instant // from Insert to Dispatch, ns
 }
 
-// Config is what the schedulers of a loop have in common, one after the other. It
-// outlives a switch; its loop changes it in place, and nobody else has it.
+// Config is what the successive schedulers of a loop have in common. It outlives a
+// switch. Its loop changes it in place, and each loop has its own.
 type Config struct {
-	// Rotational says that the disk has a head to move: idling for the next request
-	// of the same flow is worth it.
+	// Rotational says that the disk has a head to move, so that it can pay to idle for
+	// the next request of the same flow.
 	Rotational  bool
 	MaxSectors  blk.Sector // of a merged group (max_sectors_kb); 0: no limit
 	MaxSegments int        // memory segments of a merged group; 0: no limit
-	NoMerges    int        // nomerges: 0 all merges, 1 only the one-hit cache, 2 none
+	NoMerges    int        // nomerges: 0 all merges, 1 only with the one-hit cache, 2 none
 	Merges      MergeStats
 }

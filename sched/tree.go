@@ -2,17 +2,17 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// tree holds requests sorted by Links.Key, equal ones in the order in which they
-// came. It is a red-black tree (Cormen et al., Introduction to Algorithms, ch. 13)
-// through the requests' own links, so that it allocates nothing and stays balanced
-// whatever places guests choose. The zero value is empty.
+// tree holds requests sorted by Links.Key, and those with equal keys in the order in
+// which they came. It is an intrusive red-black tree (Cormen et al., Introduction to
+// Algorithms, ch. 13): it allocates nothing, and stays balanced whatever sectors guests
+// choose. The zero value is empty.
 //
-// A child's index is its side: 0 before, 1 after.
+// A child's index is its side: 0 for smaller keys, 1 for larger ones.
 type tree struct {
 	root *blk.Request
 }
 
-// from is the first request whose key is at least key, nil if there is none.
+// from returns the first request whose key is at least key, nil if there is none.
 func (t *tree) from(key blk.Sector) (r *blk.Request) {
 	for x := t.root; x != nil; {
 		if x.Links.Key >= key {
@@ -24,7 +24,7 @@ func (t *tree) from(key blk.Sector) (r *blk.Request) {
 	return r
 }
 
-// end is the first request (side 0) or the last one (side 1), nil if t is empty.
+// end returns the first request (side 0) or the last one (side 1), nil if t is empty.
 func (t *tree) end(side int) (r *blk.Request) {
 	for x := t.root; x != nil; x = x.Links.Child[side] {
 		r = x
@@ -32,8 +32,8 @@ func (t *tree) end(side int) (r *blk.Request) {
 	return r
 }
 
-// beside is the request right before r (side 0) or behind it (side 1), nil if r is
-// the last one on that side.
+// beside returns the request before r (side 0) or after it (side 1), nil if there is
+// none.
 func (t *tree) beside(r *blk.Request, side int) *blk.Request {
 	if x := r.Links.Child[side]; x != nil {
 		for x.Links.Child[1-side] != nil {
@@ -49,7 +49,7 @@ func (t *tree) beside(r *blk.Request, side int) *blk.Request {
 	return nil
 }
 
-// insert takes r in. Its key stays as it is until remove.
+// insert adds r, whose key must not change until it is removed.
 func (t *tree) insert(r *blk.Request) {
 	l := &r.Links
 	l.Parent, l.Child, l.Red = nil, [2]*blk.Request{}, true
@@ -69,8 +69,8 @@ func (t *tree) insert(r *blk.Request) {
 	t.grown(r)
 }
 
-// moved sorts g, a leader in t, anew if its group begins elsewhere now, and says
-// whether it does.
+// moved updates the key of g, a leader in t, if a front merge has moved the start of its
+// group, and reports whether it has.
 func (t *tree) moved(g *blk.Request) bool {
 	key := g.Links.First.Pos
 	if key == g.Links.Key {
@@ -82,7 +82,7 @@ func (t *tree) moved(g *blk.Request) bool {
 	return true
 }
 
-// grown restores the balance when red r has come in: no red request has a red
+// grown restores the balance after r, which is red, was added: no red request has a red
 // parent.
 func (t *tree) grown(r *blk.Request) {
 	for {
@@ -107,10 +107,10 @@ func (t *tree) grown(r *blk.Request) {
 	t.root.Links.Red = false
 }
 
-// remove takes r, which is in t, out.
+// remove removes r, which is in t.
 func (t *tree) remove(r *blk.Request) {
 	l := &r.Links
-	wasRed, under, in := l.Red, l.Parent, (*blk.Request)(nil) // in takes a place under under
+	wasRed, under, in := l.Red, l.Parent, (*blk.Request)(nil) // in becomes a child of under
 	switch {
 	case l.Child[0] == nil:
 		in = l.Child[1]
@@ -142,12 +142,12 @@ func (t *tree) remove(r *blk.Request) {
 	}
 }
 
-// shrunk restores the balance when the ways through x, a child of p or nil, have
-// one black request less than the others.
+// shrunk restores the balance when the paths through x, a child of p or nil, have one
+// black request less than the others.
 func (t *tree) shrunk(x, p *blk.Request) {
 	for x != t.root && !red(x) {
 		side := sideOf(x, p)
-		s := p.Links.Child[1-side] // there is one: its ways are longer
+		s := p.Links.Child[1-side] // there is one: the paths through it are longer
 		if s.Links.Red {
 			s.Links.Red, p.Links.Red = false, true
 			t.rotate(p, side)
@@ -173,7 +173,7 @@ func (t *tree) shrunk(x, p *blk.Request) {
 	}
 }
 
-// rotate moves x down to one side; its child on the other side takes its place.
+// rotate moves x down to one side. Its child on the other side takes its place.
 func (t *tree) rotate(x *blk.Request, side int) {
 	up := x.Links.Child[1-side]
 	x.Links.Child[1-side] = up.Links.Child[side]
@@ -184,7 +184,7 @@ func (t *tree) rotate(x *blk.Request, side int) {
 	up.Links.Child[side], x.Links.Parent = x, up
 }
 
-// replace puts y, or nothing, in x's place under x's parent.
+// replace puts y, which may be nil, in the place of x under x's parent.
 func (t *tree) replace(x, y *blk.Request) {
 	p := x.Links.Parent
 	if p == nil {
@@ -199,7 +199,7 @@ func (t *tree) replace(x, y *blk.Request) {
 
 func red(x *blk.Request) bool { return x != nil && x.Links.Red }
 
-// sideOf is which child of p x is; where x is nil, p has one other.
+// sideOf is the side of x under p. If x is nil, p has only one other child.
 func sideOf(x, p *blk.Request) int {
 	if p.Links.Child[0] == x {
 		return 0
