@@ -206,3 +206,39 @@ func TestCall_interrupted(t *testing.T) {
 	err := Call(ctx, path, "describe", map[string]string{"disk": "a"}, &Description{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
+
+// Servers that start together over a dead one's control socket: one gets it, the others
+// name it.
+func TestListen_together(t *testing.T) {
+	path := t.TempDir() + "/ctl"
+	for range 50 {
+		dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		require.NoError(t, err)
+		dead.SetUnlinkOnClose(false)
+		require.NoError(t, dead.Close())
+		type result struct {
+			*Server
+			error
+		}
+		results := make(chan result)
+		for range 3 {
+			go func() {
+				s, err := Listen(path, newFake(), zap.NewNop())
+				results <- result{s, err}
+			}()
+		}
+		var winner *Server
+		for range 3 {
+			if r := <-results; r.error != nil {
+				require.EqualError(t, r.error, "control socket: listen on "+path+": another server is using that socket")
+			} else {
+				require.Nil(t, winner)
+				winner = r.Server
+			}
+		}
+		require.NotNil(t, winner)
+		_ = dial(t, path).Close()
+		winner.Close()
+		require.NoFileExists(t, path)
+	}
+}

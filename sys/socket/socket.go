@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +24,8 @@ type Listener struct {
 
 // Listen makes a socket at path, with permissions perm as far as the umask lets it.
 // One that a dead server left is replaced; one that somebody listens on, and
-// everything that is no socket, is an error.
+// everything that is no socket, is an error. Of servers that call it for one path at
+// the same time, exactly one gets it.
 func Listen(path string, perm fs.FileMode) (*Listener, error) {
 	if path == "" || len(path) > maxPath {
 		return nil, fmt.Errorf("socket path %q has %d bytes, want 1 to %d", path, len(path), maxPath)
@@ -34,32 +33,43 @@ func Listen(path string, perm fs.FileMode) (*Listener, error) {
 	if path[0] == '@' {
 		path = "./" + path // net would take it for a name outside the file system
 	}
-	ln, err := bind(path, perm)
-	if errors.Is(err, unix.EADDRINUSE) {
-		if err = removeStale(path); err == nil {
-			ln, err = bind(path, perm)
-		}
-	}
+	l, err := listenLocked(path, perm)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	l := &Listener{UnixListener: ln, Path: path}
-	if l.made, err = os.Lstat(path); err != nil {
-		_ = ln.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	return l, nil
 }
 
-// bind makes a socket that is listened on by the time it has its name: under a name
-// of its own first, and then linked. Whoever waits for the file may connect at once,
-// and one that has just been made is not taken for a dead server's.
-// Where that cannot be (no hard links, a long path), it gets its name directly.
+func listenLocked(path string, perm fs.FileMode) (*Listener, error) {
+	unlock, err := lock(path)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	ln, err := bind(path, perm)
+	if err != nil {
+		return nil, err
+	}
+	made, err := os.Lstat(path)
+	if err != nil {
+		_ = ln.Close()
+		return nil, err
+	}
+	return &Listener{UnixListener: ln, Path: path, made: made}, nil
+}
+
+// bind makes a socket that is listened on by the time it has its name: under another
+// name first, and then linked. Whoever waits for the file may connect at once. Where
+// that cannot be (no hard links, a long path), it gets its name directly.
 func bind(path string, perm fs.FileMode) (*net.UnixListener, error) {
-	own := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d.%d", os.Getpid(), made.Add(1)))
+	own := beside(path, "~")
 	if len(own) > maxPath {
 		return listen(path, perm)
 	}
+	_ = os.Remove(own) // of a server that was killed here
 	ln, err := listen(own, perm)
 	if err != nil {
 		return nil, err
@@ -69,15 +79,13 @@ func bind(path string, perm fs.FileMode) (*net.UnixListener, error) {
 	switch {
 	case err == nil:
 		return ln, nil
-	case errors.Is(err, fs.ErrExist):
+	case errors.Is(err, fs.ErrExist): // made by somebody who takes no lock
 		_ = ln.Close()
-		return nil, unix.EADDRINUSE
+		return nil, errInUse
 	}
 	_ = ln.Close()
 	return listen(path, perm)
 }
-
-var made atomic.Uint64 // sockets, for names of their own
 
 // listen gives the socket its permissions before it gets its name: the file takes
 // them over (unix_bind in net/unix/af_unix.c), so that nobody can connect in
@@ -101,9 +109,14 @@ func listen(path string, perm fs.FileMode) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// removeStale removes a socket that nobody listens on.
+var errInUse = errors.New("another server is using that socket")
+
+// removeStale removes a socket that nobody listens on, if there is one.
 func removeStale(path string) error {
 	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -114,22 +127,27 @@ func removeStale(path string) error {
 	if err == nil {
 		_ = c.Close()
 	}
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		return errors.New("another server is using that socket")
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // its server has just ended
+		return nil
+	case !errors.Is(err, unix.ECONNREFUSED):
+		return errInUse
 	}
-	return os.Remove(path)
-}
-
-// Close ends listening and removes the socket file that Listen made, but not what
-// has taken its place since.
-func (l *Listener) Close() error {
-	err := l.UnixListener.Close()
-	if l.Path == "" {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if st, e := os.Lstat(l.Path); e == nil && os.SameFile(st, l.made) {
-		_ = os.Remove(l.Path)
+	return nil
+}
+
+// Close removes the socket file that Listen made, but not what has taken its place
+// since, and ends listening; in this order, since a socket that nobody listens on may
+// be replaced at any moment, and would be removed in its successor's place.
+func (l *Listener) Close() error {
+	if l.Path != "" {
+		if st, err := os.Lstat(l.Path); err == nil && os.SameFile(st, l.made) {
+			_ = os.Remove(l.Path)
+		}
+		l.Path = ""
 	}
-	l.Path = ""
-	return err
+	return l.UnixListener.Close()
 }

@@ -3,7 +3,6 @@ package socket
 import (
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -62,40 +61,6 @@ func TestListen_refuses(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.FileExists(t, dir+"/file")
-}
-
-// Servers that start together over a dead one's socket: in the end somebody listens
-// there, and no other names are left.
-func TestListen_together(t *testing.T) {
-	for range 50 {
-		path := filepath.Join(t.TempDir(), "s")
-		dead, err := Listen(path, 0o600)
-		require.NoError(t, err)
-		require.NoError(t, dead.UnixListener.Close()) // and the file stays
-		got := make(chan *Listener)
-		for range 4 {
-			go func() {
-				l, _ := Listen(path, 0o600)
-				got <- l
-			}()
-		}
-		listening := []*Listener{}
-		for range 4 {
-			if l := <-got; l != nil {
-				listening = append(listening, l)
-			}
-		}
-		require.NotEmpty(t, listening)
-		c, err := net.Dial("unix", path)
-		require.NoError(t, err)
-		require.NoError(t, c.Close())
-		entries, err := os.ReadDir(filepath.Dir(path))
-		require.NoError(t, err)
-		require.Len(t, entries, 1, "names of its own stay")
-		for _, l := range listening {
-			_ = l.Close()
-		}
-	}
 }
 
 // A path so long that no name of its own fits beside it.
