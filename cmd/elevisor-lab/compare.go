@@ -43,9 +43,9 @@ timeslice:slice_by=queue+time_slice_us=500. Each combination runs --repeats time
 blocks: a block has every pair of schedulers once, in an order drawn from --seed, and all
 runs of a block see the same requests.
 
-An experiment runs in one of three worlds. virtual: in virtual time, on a simulated drive;
-the same command gives the same figures again. loopback: in real time, with the built-in
-guest on a real vhost-user socket. qemu: in a real VM.
+An experiment runs in one of three worlds. virtual: in virtual time, with models of disk
+and processors; the same command gives the same figures again. loopback: in real time,
+with the built-in guest on a real vhost-user socket. qemu: in a real VM.
 
 With --output, each run is stored as soon as it has finished, and an interrupted experiment
 continues with --resume. The files are documented in docs/RESULTS_FORMAT.md.

@@ -1,6 +1,7 @@
-// Package jobs holds the words for a load, which are fio's: on the command line, in job
-// files and as presets. All that runs a load (bench, sim, compare, and fio itself in a
-// real guest) takes the same words from here.
+// Package fio describes workloads in fio's terms: as options on the command line, in fio
+// job files, and as presets. compare takes them from here, whether the built-in guest runs
+// them or fio itself in a real guest. bench and sim have flags of their own, with the same
+// names where they have the same options.
 package fio
 
 import "time"
@@ -22,9 +23,9 @@ func (w *Workload) Of(vm int) []Job {
 	return w.Jobs[i : i+1]
 }
 
-// Job are the words of one job; numjobs makes several of it. Zero values are fio's
-// defaults unless said otherwise. The names in brackets are fio's. In JSON, sizes and times
-// have their units in their names (json.go), so that no name of fio's has another unit.
+// Job holds the options of one job; fio's names for them are in brackets. Zero values are
+// fio's defaults unless said otherwise. In JSON, sizes and times have their units in their
+// names (json.go), so that no name of fio's stands for another unit.
 type Job struct {
 	Name    string  `json:"name"`
 	RW      string  `json:"rw"`                // (rw) read, write, randread, randwrite, rw, randrw

@@ -16,8 +16,8 @@ func merge() Preset {
 	}
 	return Preset{
 		Name: "merge", Disks: everywhere(Disk{Path: "null:size=8g", IOPS: 1000}),
-		Doc: "requests that adjoin, on a disk of 1000 requests a second, 4 at a time; with 8 entries in a queue they wait, and meet, in the guest, with 128 in the host. " +
-			"Discards, whose ranges can be merged too, are not among the words of jobs",
+		Doc: "adjacent requests on a disk that does 1000 requests per second, 4 at a time; with queues of 8 entries they wait and are merged in the guest, with 128 in the host. " +
+			"Discards, which could be merged as well, cannot be expressed as jobs",
 		Loads: []Load{
 			with(alone("batch", batch()), nil),
 			with(alone("streams-4", streams(4)), nil),

@@ -93,7 +93,7 @@ func alone(name string, j Job) Workload { return Workload{Name: name, Jobs: []Jo
 func linear4k() Preset {
 	p := Preset{
 		Name: "linear4k", Disks: everywhere(Disk{Path: hardDisk}),
-		Doc: "sequential 4 KiB, one request at a time, 1 to 8 jobs in regions of 5 GiB and with queues of their own, as on as many CPUs, on a simulated hard disk: where a scheduler can only choose who is next",
+		Doc: "sequential 4 KiB requests at iodepth 1 on a simulated hard disk; 1 to 8 jobs, each with its own region of 5 GiB and its own queue, as on as many CPUs: a scheduler can only choose whose request is next",
 	}
 	for _, rw := range []string{"read", "write"} {
 		for _, n := range []int{1, 2, 4, 8} {
@@ -116,7 +116,7 @@ func linear(rw string, numJobs int) Job {
 func rfc2016() Preset {
 	p := Preset{
 		Name: "rfc-2016", Disks: everywhere(Disk{Path: hardDisk}),
-		Doc: "the time-slice RFC's tables of 2016: sequential 4 KiB reads, writes and both, 1 to 8 jobs with a queue each, on the disk they were measured on",
+		Doc: "the tables of the time-slice RFC of 2016: sequential 4 KiB reads, writes and both, 1 to 8 jobs with a queue each, on a model of the disk that was used",
 	}
 	for _, rw := range []string{"read", "write", "rw"} {
 		for n := 1; n <= 8; n++ {
@@ -132,7 +132,7 @@ func rfc2016() Preset {
 func virtioNone() Preset {
 	p := Preset{
 		Name: "virtio-none-2023", Disks: everywhere(Disk{Path: fastDisk}),
-		Doc: "the 32 rows with which virtio_blk's default became none in 2023: 4 and 256 KiB, 1 and 128 in flight, 1 and 2 jobs, one queue, on a disk that takes no time",
+		Doc: "the 32 rows of the benchmark that made none the default of virtio_blk in 2023: 4 and 256 KiB, iodepth 1 and 128, 1 and 2 jobs, one queue, on a disk that takes no time (in virtual time, a simulated SSD)",
 	}
 	p.Disks["virtual"] = Disk{Path: "sim:ssd?preset=sata-ssd&file=null:size=16g"}
 	for _, numJobs := range []int{1, 2} {
@@ -156,7 +156,7 @@ func twoVMs() Preset {
 	setup := Setup{VMs: 2}
 	return Preset{
 		Name: "two-vms", Disks: everywhere(Disk{Path: hardDisk}),
-		Doc: "two VMs on one simulated hard disk: a sequential reader beside a random writer, and beside another reader: whom the host's scheduler lets wait",
+		Doc: "two VMs on one simulated hard disk: a sequential reader with a random writer, and with another reader; shows which of them the host's scheduler delays",
 		Loads: []Load{
 			{Workload{Name: "reader-writer", PerVM: true, Jobs: []Job{reader, writer}}, setup},
 			{Workload{Name: "reader-reader", PerVM: true, Jobs: []Job{reader, reader}}, setup},
