@@ -49,12 +49,15 @@ func Store32(b []byte, off int, v uint32) {
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&b[off])), v)
 }
 
-// Fence is a full barrier: no load of this package after it passes a store before
-// it. An atomic add orders that on every machine Go runs on; its target is a local
-// so that loops on different cores share no cache line for it.
+// Fence is a full barrier: no access to memory after it passes one before it. An atomic
+// add alone is one on most machines. On arm64 without LSE atomics it is a load-acquire and
+// a store-release, and a plain store behind it could become visible before a plain store
+// in front of it; a load-acquire behind the store-release closes that gap. The target is a
+// local, so that loops on different cores share no cache line for it.
 func Fence() {
 	var here uint32
 	atomic.AddUint32(&here, 1)
+	_ = atomic.LoadUint32(&here)
 }
 
 // Addr is where b starts in our address space, for alignment checks.
