@@ -2,37 +2,38 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// BFQ gives the disk to one flow at a time, for a budget of sectors, and chooses the
-// next flow by B-WF2Q+, so that each gets a share of the disk's throughput by its
-// weight. A flow that reads one request after the other is waited for, where that
-// pays; flows that look like somebody who waits at a keyboard, or like a player, have
-// their weight raised for a while. It behaves as the kernel's BFQ does
-// (block/bfq-iosched.c, block/bfq-wf2q.c, of 5.9; Documentation/block/
-// bfq-iosched.rst), with flows for its processes and no groups. What is left out, or
-// done otherwise, and why:
+// BFQ gives the disk to one flow at a time, for a budget of sectors, and chooses the next
+// flow by B-WF2Q+, so that each gets a share of the disk's throughput by its weight. A
+// flow that sends one request after the other is waited for, where that pays. Flows that
+// look interactive, or like soft real-time ones, have their weight raised for a while. It
+// behaves like the kernel's BFQ (block/bfq-iosched.c and block/bfq-wf2q.c of 5.9;
+// Documentation/block/bfq-iosched.rst), with flows in the place of processes and without
+// groups. What is left out or different, and why:
 //
-//   - Every request is taken as synchronous, as virtio-blk does not say: writes=async
-//     treats writes as the kernel treats write-back, with one queue per class.
-//   - Queues of flows that read close to each other are not merged (cooperators, with
-//     what splits them again). The kernel does so for processes that share the work on
-//     one stream, as the I/O threads of a VM's process; a flow here is the guest's
-//     queue itself, or its whole device, and two guests that come close do so by
-//     chance, or to get at each other's weight.
-//   - No request of others is injected while a flow is waited for, and no waker is
-//     looked for. Where idling is for throughput the kernel does not either; where it
-//     is for a guarantee, how much may be injected follows from measured service times.
-//   - Depth limits for writes: what is admitted is the guests' memory, not ours.
+//   - All requests are taken for synchronous, as virtio-blk does not tell. With
+//     writes=async writes are treated as the kernel treats write-back, with one queue
+//     per class.
+//   - Queues of flows that read close to each other (cooperators) are not merged, nor
+//     split again. The kernel does that for processes that share the work on one stream,
+//     like the I/O threads of a VM's process. A flow is the guest's queue itself here, or
+//     its whole device; two guests are close by chance, or to get at each other's weight.
+//   - No requests of others are injected while a flow is waited for, and wakers are not
+//     detected. Where idling is for throughput the kernel does not inject either; where
+//     it is for a guarantee, how much may be injected follows from measured service
+//     times.
+//   - There are no depth limits for writes: what is queued takes the guests' memory,
+//     not ours.
 //   - Time is in nanoseconds, not in jiffies.
-//   - The eligible queue with the smallest finish is found always. The kernel's search
-//     misses it if its way there leads past a node that is not eligible itself.
-//   - An interactive queue is not taken for a softly real-time one as well, which has a
+//   - The eligible queue with the smallest finish is always found. The kernel's search
+//     misses it if the path to it goes through a node that is not eligible itself.
+//   - An interactive queue is not also taken for a soft real-time one, which has a
 //     hundred times the weight, when its next request follows at once. In the kernel
-//     every reader is, from its second request on (of 4.11 it was not).
-//   - A request that has become next by its age stays it until it is served. In the
-//     kernel one that comes and is nearer takes its place, again and again where a
-//     flow has several readers, as a whole device has.
-//   - A request that is merged moves the place where its flow reads on, too: else the
-//     next one would look like a seek.
+//     every reader is, from its second request on (in 4.11 it was not).
+//   - A request that has become the next one by its age stays that until it is served.
+//     In the kernel a nearer one that comes takes its place, again and again if a flow
+//     has several readers, like a whole device.
+//   - A request that is merged also moves the position at which its flow goes on;
+//     otherwise the next one would look like a seek.
 type BFQ struct {
 	merger merger
 	knobs  knobs
@@ -41,19 +42,19 @@ type BFQ struct {
 	flows  flows
 	byFlow []bfqFlow
 	async  [levelCount]*bfqQueue
-	queues []*bfqQueue // all, in the order in which they were made; Links.Place is 1 + index
+	queues []*bfqQueue // all, in order of creation; Links.Place is 1 + index
 	retry  blk.List    // served first
 	n      int
 
 	classes  [levelCount]bfqClass
 	busy     [levelCount]int // queues that have a request or the disk
-	raised   int             // of these, with raised weights
-	weights  [levelCount]int // queues with something queued or on the disk, whose weight is not raised
-	idleTurn blk.Instant     // when the idle class was last let in, or had no need
+	raised   int             // those of them whose weight is raised
+	weights  [levelCount]int // queues with something queued or on the disk whose weight is not raised
+	idleTurn blk.Instant     // when the idle class was last served first, or had nothing
 
 	serving  *bfqQueue
 	start    blk.Instant // of its turn
-	budgets  int64       // turns given, smoothed, up to 255
+	budgets  int64       // number of turns, smoothed, up to 255
 	waiting  bool        // for the next request of serving
 	waitFrom blk.Instant
 	waitTo   blk.Instant
@@ -62,11 +63,11 @@ type BFQ struct {
 	rate  bfqRate
 	burst bfqBurst
 
-	now    blk.Instant // newest argument, or when a timer should have fired
+	now    blk.Instant // latest time that was passed, or when a timer should have fired
 	counts Counters
 }
 
-// bfqFlow are the queues of one flow, one for each priority class it has used.
+// bfqFlow are the queues of one flow, one for each priority class that it has used.
 type bfqFlow [levelCount]*bfqQueue
 
 func newBFQ(c *Config) *BFQ {
@@ -109,7 +110,7 @@ func (b *BFQ) Dispatch(now blk.Instant) *blk.Request {
 		return b.give(b.queueOf(g), g)
 	}
 	if b.tune.strict && b.inDriver > 0 {
-		// Only so does the disk keep to the order that is chosen here.
+		// Otherwise the disk might change the order.
 		return nil
 	}
 	q := b.choose()
@@ -119,7 +120,7 @@ func (b *BFQ) Dispatch(now blk.Instant) *blk.Request {
 	return b.serve(q)
 }
 
-// give sends the group that g leads on its way.
+// give dispatches the group that g leads.
 func (b *BFQ) give(q *bfqQueue, g *blk.Request) *blk.Request {
 	b.n -= int(g.Links.Parts)
 	b.inDriver++
@@ -149,8 +150,8 @@ func (b *BFQ) Complete(now blk.Instant, r *blk.Request) {
 	b.completed(b.queueOf(g))
 }
 
-// Drain implements Scheduler. A queue whose source is stopped is a new one if it
-// comes back: nothing is remembered of the guest that was there.
+// Drain implements Scheduler. A queue whose source is drained is a new one if it comes
+// back: nothing is remembered of the guest that was there.
 func (b *BFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
 	out = takeOut(&b.retry, src, out, nil, nil)
@@ -173,7 +174,7 @@ func (b *BFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	return out
 }
 
-// takeOut takes out what src covers of what q holds.
+// takeOut removes what src covers from q.
 func (b *BFQ) takeOut(q *bfqQueue, src blk.Source, out []*blk.Request) []*blk.Request {
 	gone := false
 	out = takeOut(&q.fifo, src, out, func(g *blk.Request) {
@@ -190,9 +191,8 @@ func (b *BFQ) takeOut(q *bfqQueue, src blk.Source, out []*blk.Request) []*blk.Re
 	return out
 }
 
-// Wake implements Scheduler. Only the end of the wait for a flow's next request
-// changes anything by itself: what a budget's time is for, is looked at whenever
-// there is something to do.
+// Wake implements Scheduler. By time alone only the wait for a flow's next request ends:
+// timeouts of budgets are checked when there is something to do.
 func (b *BFQ) Wake() blk.Instant {
 	if b.waiting && b.n > 0 {
 		return b.waitTo
@@ -203,8 +203,9 @@ func (b *BFQ) Wake() blk.Instant {
 // Len implements Scheduler.
 func (b *BFQ) Len() int { return b.n }
 
-// enter does what a timer would have done until now: end the wait for a request that
-// did not come. A clock that was put back ends it as well.
+// enter is called first by all methods that are given the time: it does what a timer would
+// have done, and ends the wait for a request that did not come. A clock that was set back
+// ends it as well.
 func (b *BFQ) enter(now blk.Instant) {
 	if b.waiting && (now >= b.waitTo || now < b.waitFrom) {
 		b.now = min(now, b.waitTo)

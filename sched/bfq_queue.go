@@ -6,49 +6,49 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// bfqLongAgo stands for a time before all others, far enough from the end of the
-// range that durations can be added to it.
+// bfqLongAgo is earlier than all other times, and far enough from the end of the range that
+// durations can be added to it.
 const bfqLongAgo = -blk.Never / 2
 
-// bfqQueue is one flow's, of one priority class; or what all asynchronous writes of a
-// class share. It is used again and again, and never goes away.
+// bfqQueue holds the requests of one flow in one priority class, or the asynchronous writes
+// of a class. It is reused and never goes away.
 type bfqQueue struct {
 	place  int32 // 1 + index in BFQ.queues
 	class  int   // levelRT, levelBE, levelIdle
 	sync   bool
-	source blk.Source // of its first request, as a pattern for what stops it
-	gone   bool       // that source was stopped
+	source blk.Source // a pattern for the sources of its requests; see Drain
+	gone   bool       // that source was drained
 
 	// Leaders, not yet dispatched.
 	sorted  tree
 	fifo    blk.List     // the oldest first
 	next    *blk.Request // the one to serve next; nil: empty
-	overdue *blk.Request // next, if its age has made it so; else nil
+	overdue *blk.Request // next, if it was chosen for its age; else nil
 
 	dispatched int // heads on the disk
 	bfqEntity
 	maxBudget int64 // for the next turn, sectors
 
-	busy      bool        // has something queued, or the disk, or a place in the tree to keep
-	awaited   bool        // lost the disk only because it was empty
-	aged      bool        // the oldest request was looked at in this turn
-	timeout   blk.Instant // of the budget in use, or of the last
+	busy      bool        // it has something queued, or the disk, or keeps its place in the tree
+	awaited   bool        // it lost the disk only because it was empty
+	aged      bool        // the age of its oldest request was checked in this turn
+	timeout   blk.Instant // of the present budget, or of the last one
 	empty     blk.Instant // since when nothing was queued or on the disk
-	lost      blk.Instant // the disk, last
-	completed blk.Instant // the last one
+	lost      blk.Instant // when it last lost the disk
+	completed blk.Instant // when its last request was completed
 
-	created bool // nothing has been queued yet
+	created bool // it is new: nothing has been queued yet
 	ioBound bool
-	inTime  int // requests in a row that came soon, while not ioBound
+	inTime  int // requests in a row that came soon, while it was not ioBound
 	history uint32
 	lastPos blk.Sector // end of the last request that came
 	think   thinkTime
-	quick   bool // it thinks for slice_idle at most, as far as is known
+	quick   bool // its think time is at most slice_idle, as far as is known
 
 	raise bfqRaise
 }
 
-// The tests on the last 32 requests. A bit is set for each that was a seek.
+// Tests of history, which has a bit for each of the last 32 requests, set for a seek.
 const (
 	bfqSeekyAbove = 19
 	bfqAllSeeks   = 1<<32 - 1
@@ -56,7 +56,7 @@ const (
 
 func (q *bfqQueue) seeky() bool { return bits.OnesCount32(q.history) > bfqSeekyAbove }
 
-// queueFor finds or makes the queue that r, which is being inserted, belongs to.
+// queueFor returns the queue of r, which is being inserted, and makes it if it is new.
 func (b *BFQ) queueFor(r *blk.Request) *bfqQueue {
 	n, fresh := b.flows.of(r)
 	for n >= len(b.byFlow) {
@@ -80,16 +80,16 @@ func (b *BFQ) queueFor(r *blk.Request) *bfqQueue {
 	}
 	q.gone = false
 	if q.created && (b.burst.size > 0 || b.busyQueues() == 0) {
-		// Else it comes to others that are at work already, and is no part of a burst.
+		// Otherwise others were busy already, and it is not part of a burst.
 		b.joinBurst(q)
 	}
 	return q
 }
 
-// queueOf finds the queue of a leader.
+// queueOf returns the queue of a leader.
 func (b *BFQ) queueOf(g *blk.Request) *bfqQueue { return b.queues[g.Links.Place-1] }
 
-// create makes q what a queue is at first.
+// create initializes q.
 func (b *BFQ) create(q *bfqQueue, class int, sync bool, s blk.Source) {
 	source := blk.Source{Device: s.Device, Queue: s.Queue}
 	switch {
@@ -110,10 +110,10 @@ func (b *BFQ) create(q *bfqQueue, class int, sync bool, s blk.Source) {
 	}
 }
 
-// busyQueues counts them.
+// busyQueues is the number of busy queues.
 func (b *BFQ) busyQueues() int { return b.busy[levelRT] + b.busy[levelBE] + b.busy[levelIdle] }
 
-// enqueue takes in r, alone so far and the youngest of q.
+// enqueue adds r, which is not merged and the youngest of q.
 func (b *BFQ) enqueue(q *bfqQueue, r *blk.Request) {
 	b.thought(q)
 	b.moved(q, r)
@@ -126,8 +126,7 @@ func (b *BFQ) enqueue(q *bfqQueue, r *blk.Request) {
 	b.unwait(q, r)
 }
 
-// arrived sees to turns and weights when r has come to q, which had before to serve
-// next.
+// arrived updates turns and weights after r was added to q, whose next was before.
 func (b *BFQ) arrived(q *bfqQueue, r, before *blk.Request) {
 	was, interactive := q.raise.coeff, false
 	if !q.busy {
@@ -145,9 +144,9 @@ func (b *BFQ) arrived(q *bfqQueue, r, before *blk.Request) {
 	}
 }
 
-// unwait ends the wait for a request of q. A small one that comes alone where idling
-// is for throughput may still be merged with the next: it leaves by Dispatch, if that
-// is asked.
+// unwait ends the wait for a request of q, except that a small one that comes alone where
+// idling is for throughput may still be merged with the next one. It goes with the next
+// Dispatch.
 func (b *BFQ) unwait(q *bfqQueue, r *blk.Request) {
 	if q != b.serving || !b.waiting {
 		return
@@ -162,10 +161,10 @@ func (b *BFQ) unwait(q *bfqQueue, r *blk.Request) {
 	}
 }
 
-// bfqSmall is where a request ceases to be a small one.
+// bfqSmall is the size from which on a request is not small.
 const bfqSmall blk.Sector = 32
 
-// thought takes a sample of the time since q's last completion.
+// thought takes a sample of q's think time.
 func (b *BFQ) thought(q *bfqQueue) {
 	took := b.now - q.completed
 	if q.created {
@@ -188,13 +187,13 @@ func (b *BFQ) moved(q *bfqQueue, r *blk.Request) {
 	}
 }
 
-// seek says whether a request is far from last, where the one before it ended: 0 is
-// the place of none.
+// seek reports whether a request is a seek from last, where the one before it ended; 0:
+// there was none.
 func (b *BFQ) seek(last, pos, sectors blk.Sector) bool {
 	return last > 0 && distance(last, pos) > seekFar && (b.merger.cfg.Rotational || sectors < seekSmall)
 }
 
-// joined takes gone out of q: its group is part of kept's now.
+// joined removes gone from q: its group is now part of kept's.
 func (b *BFQ) joined(q *bfqQueue, kept, gone *blk.Request) {
 	q.remove(gone)
 	if q.next == gone {
@@ -205,15 +204,15 @@ func (b *BFQ) joined(q *bfqQueue, kept, gone *blk.Request) {
 	}
 }
 
-// consider lets g, which is new or has moved, be the next of q if it is nearer; not
-// before one that has waited for too long.
+// consider makes g, which is new or has moved, the next one of q if it is nearer, but not
+// before one that has waited too long.
 func (b *BFQ) consider(q *bfqQueue, g *blk.Request) {
 	if q.next == nil || q.next != q.overdue {
 		q.next = b.tune.back.nearest(q.next, g, b.rate.lastPos)
 	}
 }
 
-// grown sees to g, which r was merged into, perhaps in front.
+// grown is called after r was merged into g.
 func (b *BFQ) grown(q *bfqQueue, g, r *blk.Request) {
 	q.lastPos = r.Pos + r.Sectors
 	before := q.next
@@ -225,14 +224,14 @@ func (b *BFQ) grown(q *bfqQueue, g, r *blk.Request) {
 	}
 }
 
-// remove takes a leader out of q.
+// remove removes a leader from q.
 func (q *bfqQueue) remove(g *blk.Request) {
 	q.sorted.remove(g)
 	q.fifo.Remove(g)
 }
 
-// follow chooses what q serves after g, which is still in it: once in a turn the
-// oldest, if its time is over, else the nearer of g's neighbours.
+// follow chooses what q serves after g, which is still in it: once in a turn the oldest
+// request, if it has expired, otherwise the nearer of g's neighbours.
 func (b *BFQ) follow(q *bfqQueue, g *blk.Request) {
 	q.next = nil
 	if !q.aged {
@@ -245,7 +244,7 @@ func (b *BFQ) follow(q *bfqQueue, g *blk.Request) {
 	q.next = b.tune.back.after(&q.sorted, g)
 }
 
-// lookAnew chooses what q serves next after anything may have left it.
+// lookAnew chooses what q serves next after requests were removed from it.
 func (b *BFQ) lookAnew(q *bfqQueue) {
 	q.overdue = nil
 	q.next = b.tune.back.anew(&q.sorted, b.rate.lastPos)

@@ -2,21 +2,22 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// bfqRaise is what makes a queue's weight larger for a while: it is interactive (new,
-// or back after a pause) or softly real-time (never asks for much, and in batches).
+// bfqRaise is the state of weight raising: a queue's weight is raised for a while if it is
+// interactive (new, or back after a pause) or soft real-time (asks for little at a time,
+// and in batches).
 type bfqRaise struct {
 	kind    bfqKind
 	coeff   int64       // 1: not raised
-	changed blk.Instant // when it was raised; or not any more; or of the last request
-	length  blk.Instant // for how long
+	changed blk.Instant // when raising started or ended, or of the last request
+	length  blk.Instant // how long it is raised
 	before  blk.Instant // when it was raised as interactive, before it became bfqSoft
 	service int64       // sectors since it was raised
 
-	since     blk.Instant // it last became busy
+	since     blk.Instant // when it last became busy
 	sinceIdle int64       // sectors since then
-	nextSoft  blk.Instant // a request that comes later is a softly real-time one
-	softLater bool        // nextSoft follows when nothing is on the disk any more
-	inBurst   bool        // came with a large burst: not to be raised
+	nextSoft  blk.Instant // a request that comes later makes it soft real-time
+	softLater bool        // nextSoft is computed when nothing is on the disk any more
+	inBurst   bool        // it is part of a large burst: it is not raised
 }
 
 type bfqKind uint8
@@ -32,7 +33,7 @@ var bfqKindNames = [...]string{bfqPlain: "plain", bfqInteractive: "interactive",
 const (
 	bfqSoftFactor   = 100
 	bfqSoftLength   = 300 * millisecond
-	bfqSoftRate     = 7000                // sectors/s: a compressed film in high definition
+	bfqSoftRate     = 7000                // sectors/s: compressed high-definition video
 	bfqSoftMargin   = 16 * millisecond    // 4 jiffies at 250 Hz
 	bfqPause        = 2000 * millisecond  // without requests, after which a queue is interactive again
 	bfqBurstOver    = 10000 * millisecond // without requests, after which its burst is forgotten
@@ -42,14 +43,14 @@ const (
 	bfqRaiseMax     = 25000 * millisecond
 )
 
-// awake makes q busy: it got a request after having had none. It says whether q is
+// awake makes q busy: it has got a request after having had none. It reports whether q is
 // interactive now.
 func (b *BFQ) awake(q *bfqQueue) (interactive bool) {
 	w := &q.raise
 	was, paused := w.coeff, q.dispatched == 0 && q.empty+bfqPause < b.now
 	soon := b.now <= q.completed+3*b.tune.sliceIdle
 	soft := q.history != bfqAllSeeks && !w.inBurst && w.nextSoft < b.now && q.dispatched == 0 &&
-		q.completed+b.tune.sliceIdle+bfqSoftMargin < b.now // said by nextSoft too, but not while interactive
+		q.completed+b.tune.sliceIdle+bfqSoftMargin < b.now // nextSoft implies it, but not while interactive
 	interactive = !w.inBurst && paused
 	deserves := b.tune.lowLatency && (was > 1 || q.sync && (interactive || soft))
 
@@ -78,9 +79,8 @@ func (b *BFQ) awake(q *bfqQueue) (interactive bool) {
 	return interactive
 }
 
-// budgetFor gives q its budget for the turn to come: what it had left, if it had lost
-// the disk only because it was empty, and was not so for long. Then it says true, and
-// q resumes its place as well.
+// budgetFor sets q's budget for its next turn. If q had lost the disk only because it was
+// empty, and not for long, that is the rest of the last one, and q resumes its place.
 func (b *BFQ) budgetFor(q *bfqQueue, soon bool) (resumes bool) {
 	left := q.budget - q.service
 	resumes = q.awaited && soon && left > 0
@@ -94,7 +94,7 @@ func (b *BFQ) budgetFor(q *bfqQueue, soon bool) (resumes bool) {
 	return resumes
 }
 
-// noteInTime counts requests that come soon.
+// noteInTime counts requests that come soon after the last completion.
 func (b *BFQ) noteInTime(q *bfqQueue, soon bool) {
 	switch {
 	case q.ioBound:
@@ -106,7 +106,7 @@ func (b *BFQ) noteInTime(q *bfqQueue, soon bool) {
 	}
 }
 
-// arrivalRaise raises q, or goes on with it, or ends it.
+// arrivalRaise starts, continues or ends the raising of q's weight.
 func (b *BFQ) arrivalRaise(q *bfqQueue, deserves, interactive, soft bool) {
 	w := &q.raise
 	switch {
@@ -142,7 +142,7 @@ func (b *BFQ) raiseSoft(q *bfqQueue) {
 	b.setRaise(q, bfqSoft, b.tune.raiseTo*bfqSoftFactor, bfqSoftLength)
 }
 
-// setRaise changes q's coefficient, not yet the weight in use.
+// setRaise changes q's coefficient, but not yet the weight in use.
 func (b *BFQ) setRaise(q *bfqQueue, kind bfqKind, coeff int64, length blk.Instant) {
 	w := &q.raise
 	if q.busy {
@@ -151,8 +151,8 @@ func (b *BFQ) setRaise(q *bfqQueue, kind bfqKind, coeff int64, length blk.Instan
 	w.kind, w.coeff, w.length = kind, coeff, length
 }
 
-// raiseLength is for how long an interactive queue is raised: as long as the disk
-// needs to load a large program.
+// raiseLength is how long an interactive queue is raised: the time in which the disk loads
+// a large program.
 func (b *BFQ) raiseLength() blk.Instant {
 	if b.tune.raiseTime > 0 {
 		return b.tune.raiseTime
@@ -160,13 +160,13 @@ func (b *BFQ) raiseLength() blk.Instant {
 	return min(max(blk.Instant(b.rate.loading/b.rate.peak)*millisecond, bfqRaiseMin), bfqRaiseMax)
 }
 
-// endRaise makes q's weight what it was.
+// endRaise ends the raising of q's weight.
 func (b *BFQ) endRaise(q *bfqQueue) {
 	b.setRaise(q, bfqPlain, 1, 0)
 	q.raise.changed = b.now
 }
 
-// reviewRaise is asked after each request that q has sent.
+// reviewRaise is called after each request that q has sent.
 func (b *BFQ) reviewRaise(q *bfqQueue) {
 	w := &q.raise
 	if w.coeff > 1 {
@@ -189,7 +189,7 @@ func (b *BFQ) reviewRaise(q *bfqQueue) {
 	}
 }
 
-// raiseExpired is told that q loses the disk.
+// raiseExpired is called when q loses the disk.
 func (b *BFQ) raiseExpired(q *bfqQueue) {
 	w := &q.raise
 	if !b.tune.lowLatency {
@@ -207,8 +207,8 @@ func (b *BFQ) raiseExpired(q *bfqQueue) {
 	}
 }
 
-// setNextSoft computes when q's next request may come at the earliest, if q is softly
-// real-time: by its rate, and by not being simply greedy.
+// setNextSoft computes when q's next request may come at the earliest if q is soft
+// real-time: not faster than by its rate, and not as soon as a greedy queue's.
 func (b *BFQ) setNextSoft(q *bfqQueue) {
 	w := &q.raise
 	byRate := w.since + blk.Instant(w.sinceIdle)*(1000*millisecond/bfqSoftRate)
@@ -217,18 +217,18 @@ func (b *BFQ) setNextSoft(q *bfqQueue) {
 
 const (
 	bfqBurstLarge = 8
-	bfqBurstGap   = 180 * millisecond // to the next creation, at most
+	bfqBurstGap   = 180 * millisecond // between two creations of one burst, at most
 )
 
-// bfqBurst is a number of queues that were created one soon after the other while
-// nobody else was busy. They do one job together, and none of them is interactive, if
-// there are many.
+// bfqBurst is a number of queues that were created shortly one after the other while
+// nobody else was busy. If there are many, they do one job together, and none of them is
+// interactive.
 type bfqBurst struct {
 	list  [bfqBurstLarge]*bfqQueue // those of a burst that is not large yet
 	n     int
-	size  int // also those who have left the list
+	size  int // including those that have left the list
 	large bool
-	last  blk.Instant // creation that counted
+	last  blk.Instant // of the last creation that counted
 }
 
 func (u *bfqBurst) has(q *bfqQueue) bool {
@@ -257,7 +257,7 @@ func (u *bfqBurst) remove(q *bfqQueue) bool {
 	return false
 }
 
-// joinBurst makes a new queue part of the burst, or of another.
+// joinBurst makes a new queue part of the burst, or starts a new burst.
 func (b *BFQ) joinBurst(q *bfqQueue) {
 	u := &b.burst
 	if u.has(q) || q.raise.inBurst {
@@ -288,7 +288,7 @@ func (b *BFQ) joinBurst(q *bfqQueue) {
 	u.last = b.now
 }
 
-// leaveBurst is told that q ceases to exist.
+// leaveBurst is called when q is forgotten.
 func (b *BFQ) leaveBurst(q *bfqQueue) {
 	if b.burst.remove(q) && b.burst.size > 0 {
 		b.burst.size--

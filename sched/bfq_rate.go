@@ -2,26 +2,26 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// bfqRate is what is known of the disk: how fast it is at its best, and whether it
-// takes several requests at a time.
+// bfqRate is what is known of the disk: its peak rate, and whether it queues commands
+// itself (NCQ).
 type bfqRate struct {
 	peak    uint64 // sectors/us << 16
-	loading uint64 // a peak, times the ms in which a disk of it loads a large program
-	budget  int64  // sectors: max_budget, or what the peak makes in timeout_sync
+	loading uint64 // the peak rate of a reference disk, times the ms in which it loads a large program
+	budget  int64  // sectors: max_budget, or what the disk transfers at its peak in timeout_sync
 
 	// The present interval.
 	samples, sequential uint64
 	sectors             uint64
-	largest             blk.Sector // request of late
+	largest             blk.Sector // request of the last 32
 	first               blk.Instant
 	length              blk.Instant // from first to the last dispatch
 
 	lastDispatch, lastCompletion blk.Instant
 	lastPos                      blk.Sector // end of the last request that was dispatched
 
-	ncq          bool // it takes several; believed at first
+	ncq          bool // assumed at first
 	ncqSure      bool
-	deepest      int // requests on the disk
+	deepest      int // most requests on the disk
 	depthSamples int
 }
 
@@ -33,12 +33,12 @@ const (
 	bfqRatePause       = 100 * millisecond // without a dispatch ends an interval
 	bfqRateMost        = 20 << bfqRateShift
 
-	bfqDepth        = 3 // a disk that was given more at a time takes several
+	bfqDepth        = 3 // a disk that had more requests at a time has NCQ
 	bfqDepthSamples = 32
 )
 
-// init assumes two thirds of what disks of this kind do: 109 and 258 MB/s, which load
-// a large program in 7 and in 2.5 s.
+// init assumes two thirds of the reference disk's rate: 109 MB/s for a rotational one, which
+// loads a large program in 7 s, and 258 MB/s for others, which take 2.5 s.
 func (t *bfqRate) init(rotational bool) {
 	rate, ms := uint64(33000), uint64(2500)
 	if rotational {
@@ -55,7 +55,7 @@ func (b *BFQ) setBudget() {
 	}
 }
 
-// dispatched takes a sample: g leaves for the disk.
+// dispatched takes a sample when g goes to the disk.
 func (b *BFQ) dispatched(g *blk.Request) {
 	t := &b.rate
 	switch {
@@ -71,7 +71,7 @@ func (b *BFQ) dispatched(g *blk.Request) {
 	t.lastDispatch = b.now
 }
 
-// begin begins an interval.
+// begin starts an interval.
 func (t *bfqRate) begin(now blk.Instant, g *blk.Request) {
 	t.first, t.length = now, 0
 	t.samples, t.sequential, t.sectors, t.largest = 1, 0, uint64(g.Links.Total), g.Links.Total
@@ -95,8 +95,8 @@ func (b *BFQ) sample(g *blk.Request) {
 	}
 }
 
-// rateCompleted ends an interval with a completion that came so late that the disk was
-// surely not at its best.
+// rateCompleted ends the interval if a completion came so late that the disk was surely not
+// at its peak rate.
 func (b *BFQ) rateCompleted() {
 	t := &b.rate
 	gap := b.now - t.lastCompletion
@@ -107,8 +107,8 @@ func (b *BFQ) rateCompleted() {
 	t.lastCompletion = b.now
 }
 
-// rateOver lets the interval count, if it says anything: the longer it was and the
-// more of it was sequential, the more, up to one half.
+// rateOver evaluates the interval, if it is long enough: it counts more the longer it was
+// and the more of it was sequential, up to one half.
 func (b *BFQ) rateOver() {
 	t := &b.rate
 	if t.samples < bfqRateSamplesMin || t.length < bfqRateIntervalMin {
@@ -127,8 +127,8 @@ func (b *BFQ) rateOver() {
 	}
 }
 
-// sampleDepth finds out whether the disk takes several requests at a time. Samples
-// count where there were several to give.
+// sampleDepth finds out whether the disk has NCQ. Samples count only if there were several
+// requests to send.
 func (b *BFQ) sampleDepth() {
 	t := &b.rate
 	t.deepest = max(t.deepest, b.inDriver)

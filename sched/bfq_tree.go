@@ -1,10 +1,10 @@
 package sched
 
-// bfqTree holds queues by finish, equal ones in the order in which they came, and
-// knows of each subtree the earliest start: so the first eligible one is found in as
-// many steps as the tree is high. It is a treap (Seidel and Aragon 1996); the ranks
-// come from a generator of its own, so that one history gives one tree. The zero value
-// is empty.
+// bfqTree holds queues sorted by finish, and those with equal ones in the order in which
+// they came. It knows the earliest start of each subtree, so that the first eligible queue
+// is found in as many steps as the tree is high. It is a treap (Seidel and Aragon 1996);
+// its ranks come from a generator of its own, so that one history gives one tree. The zero
+// value is empty.
 type bfqTree struct {
 	root *bfqQueue
 	came uint64
@@ -13,21 +13,21 @@ type bfqTree struct {
 func (t *bfqTree) insert(q *bfqQueue) {
 	t.came++
 	q.on, q.order, q.rank = t, t.came, uint32(t.came*0x9e3779b97f4a7c15>>32)
-	q.rank = (q.rank ^ q.rank>>15) * 0x85ebca6b // what is left of the generator's regularity
+	q.rank = (q.rank ^ q.rank>>15) * 0x85ebca6b // to mix them better
 	low, high := bfqSplit(t.root, q)
 	q.child = [2]*bfqQueue{}
 	q.pull()
 	t.root = bfqJoin(bfqJoin(low, q), high)
 }
 
-// remove takes q, which is in t, out.
+// remove removes q, which is in t.
 func (t *bfqTree) remove(q *bfqQueue) {
 	t.root = bfqWithout(t.root, q)
 	q.on, q.child = nil, [2]*bfqQueue{}
 }
 
-// edge is the one with the smallest finish (side 0), or the largest (1); nil if t is
-// empty.
+// edge returns the queue with the smallest (side 0) or the largest finish (side 1), nil if
+// t is empty.
 func (t *bfqTree) edge(side int) *bfqQueue {
 	x := t.root
 	for x != nil && x.child[side] != nil {
@@ -36,7 +36,7 @@ func (t *bfqTree) edge(side int) *bfqQueue {
 	return x
 }
 
-// first is the one with the smallest finish of those that have started by time.
+// first returns the queue with the smallest finish among those with a start up to time.
 func (t *bfqTree) first(time uint64) *bfqQueue {
 	for x := t.root; x != nil; {
 		switch l := x.child[0]; {
@@ -51,7 +51,7 @@ func (t *bfqTree) first(time uint64) *bfqQueue {
 	return nil
 }
 
-// before says which of two stands first.
+// before reports whether q is sorted before x.
 func (q *bfqQueue) before(x *bfqQueue) bool {
 	if q.finish != x.finish {
 		return after(x.finish, q.finish)
@@ -59,7 +59,7 @@ func (q *bfqQueue) before(x *bfqQueue) bool {
 	return q.order < x.order
 }
 
-// pull computes earliest from the children's.
+// pull computes earliest from the children.
 func (q *bfqQueue) pull() {
 	q.earliest = q.start
 	for _, c := range q.child {
@@ -69,7 +69,7 @@ func (q *bfqQueue) pull() {
 	}
 }
 
-// bfqSplit makes two trees of what stands before q and what stands behind it.
+// bfqSplit splits a tree into what is sorted before q and what is sorted after it.
 func bfqSplit(x, q *bfqQueue) (low, high *bfqQueue) {
 	if x == nil {
 		return nil, nil
@@ -85,7 +85,7 @@ func bfqSplit(x, q *bfqQueue) (low, high *bfqQueue) {
 	return low, high
 }
 
-// bfqJoin makes one tree of two, all of low standing before all of high.
+// bfqJoin joins two trees, all of low being sorted before all of high.
 func bfqJoin(low, high *bfqQueue) *bfqQueue {
 	switch {
 	case low == nil:
@@ -102,7 +102,7 @@ func bfqJoin(low, high *bfqQueue) *bfqQueue {
 	return high
 }
 
-// bfqWithout is x without q.
+// bfqWithout returns x without q.
 func bfqWithout(x, q *bfqQueue) *bfqQueue {
 	if x == q {
 		return bfqJoin(x.child[0], x.child[1])

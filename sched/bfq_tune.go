@@ -10,17 +10,17 @@ import (
 // bfqTune are the knobs' values in the units of the code.
 type bfqTune struct {
 	sliceIdle, timeout blk.Instant
-	maxBudget          int64 // sectors; 0: by the disk's rate
+	maxBudget          int64 // sectors; 0: from the disk's rate
 	lowLatency, strict bool
 	fifoExpire         [2]blk.Instant // asynchronous, synchronous
 	back               backSeek
 	raiseTo            int64
-	raiseTime          blk.Instant // 0: by the disk's rate
+	raiseTime          blk.Instant // 0: from the disk's rate
 	raiseService       int64       // sectors; 0: no limit
 	asyncWrites        bool
 }
 
-// The knobs, by place.
+// The indexes of the knobs.
 const (
 	bfqSliceIdle = iota
 	bfqSliceIdleUS
@@ -39,7 +39,7 @@ const (
 	bfqWrites
 )
 
-// bfqStrictIdle is what slice_idle becomes at least when strict_guarantees is set.
+// bfqStrictIdle is the least slice_idle that setting strict_guarantees leaves, in ms.
 const bfqStrictIdle = 8
 
 func bfqKnobs() knobs {
@@ -63,7 +63,7 @@ func bfqKnobs() knobs {
 	}
 }
 
-// retune takes over the knobs.
+// retune computes b.tune from the knobs.
 func (b *BFQ) retune() {
 	value := func(place int) int64 { return b.knobs[place].value }
 	ms := func(place int) blk.Instant { return blk.Instant(value(place)) * millisecond }
@@ -82,8 +82,8 @@ func (b *BFQ) retune() {
 	}
 }
 
-// Set implements Tunable. When source or writes changes, what is queued goes over to
-// the queues where it belongs now, as if it had just come, in the order of arrival.
+// Set implements Tunable. When source or writes changes, what is queued is queued anew, in
+// the order of arrival.
 func (b *BFQ) Set(key, value string) error {
 	was := b.tune
 	place, err := b.knobs.set("bfq", key, value)
@@ -123,7 +123,8 @@ func (b *BFQ) Set(key, value string) error {
 	return nil
 }
 
-// move lets change change where requests belong, and takes what is queued along.
+// move calls change, which changes the queues that requests belong to, and queues
+// everything anew.
 func (b *BFQ) move(change func()) {
 	var queued []*blk.Request
 	for _, q := range b.queues {

@@ -6,28 +6,28 @@ import "github.com/elevisor/elevisor/blk"
 type bfqReason uint8
 
 const (
-	bfqTooIdle   bfqReason = iota // was waited for in vain
-	bfqTimeout                    // had the disk for long enough
-	bfqExhausted                  // has not enough budget left for its next request
-	bfqNoMore                     // has nothing, and is not waited for
-	bfqPreempted                  // another one came
+	bfqTooIdle   bfqReason = iota // it was waited for in vain
+	bfqTimeout                    // it has had the disk for long enough
+	bfqExhausted                  // its budget is not enough for its next request
+	bfqNoMore                     // it is empty and not waited for
+	bfqPreempted                  // another one goes first
 )
 
 const (
-	bfqBudget = 16384 // sectors: the largest, until enough is known of the disk
-	// bfqBudgetsMin is how many turns, as smoothed, make enough: the eleventh.
+	bfqBudget = 16384 // sectors: the largest budget until enough is known of the disk
+	// bfqBudgetsMin is BFQ.budgets from when on enough is known: after eleven turns.
 	bfqBudgetsMin = 194
 	// bfqAsyncCharge is what a sector of an asynchronous queue costs.
 	bfqAsyncCharge = 3
-	// bfqCharged is the longest time that is charged for as if it were service.
+	// bfqCharged is the longest time that is charged.
 	bfqCharged = 125 * millisecond
 
-	bfqWaitMin    = 2 * millisecond  // for a queue of seeks
-	bfqWaitRaised = 20 * millisecond // at least, for one of raised weight
+	bfqWaitMin    = 2 * millisecond  // for a seeky queue
+	bfqWaitRaised = 20 * millisecond // at least, for a queue with a raised weight
 )
 
-// choose returns the queue that may send its next request, nil if none may: nobody
-// has one, or the one that has the disk is waited for.
+// choose returns the queue that sends its next request, nil if nothing is queued or the
+// queue that has the disk is waited for.
 func (b *BFQ) choose() *bfqQueue {
 	if q := b.serving; q != nil && b.mayTimeOut(q) && !(q.next == nil && b.betterToIdle(q)) {
 		b.expire(q, bfqTimeout, false)
@@ -64,14 +64,15 @@ func (b *BFQ) begin(q *bfqQueue) {
 	if w := &q.raise; w.kind == bfqSoft {
 		coeff = 1
 		if w.changed < b.now && q.lost < b.now {
-			// It is raised for a short time, in which it was to be served, and was not.
+			// Its weight is raised for a short time only. The time in which it was not
+			// served does not count.
 			w.changed = min(b.now, w.changed+b.now-max(q.lost, w.changed))
 		}
 	}
 	q.timeout = b.now + b.tune.timeout*coeff
 }
 
-// serve sends q's next group on its way.
+// serve dispatches q's next group.
 func (b *BFQ) serve(q *bfqQueue) *blk.Request {
 	g := q.next
 	if g == q.overdue {
@@ -91,7 +92,7 @@ func (b *BFQ) serve(q *bfqQueue) *blk.Request {
 	return head
 }
 
-// cost is what g costs q, in sectors.
+// cost is what g is charged to q, in sectors.
 func (b *BFQ) cost(q *bfqQueue, g *blk.Request) int64 {
 	n := int64(g.Links.Total)
 	if q.sync || q.raise.coeff > 1 || b.asymmetric(q) {
@@ -100,8 +101,8 @@ func (b *BFQ) cost(q *bfqQueue, g *blk.Request) int64 {
 	return n * bfqAsyncCharge
 }
 
-// nextChanged sees to it that q's budget is enough for what it serves next. The one
-// that has the disk keeps what it was given.
+// nextChanged makes q's budget large enough for its next request. The queue that has the
+// disk keeps its budget.
 func (b *BFQ) nextChanged(q *bfqQueue) {
 	if q.next == nil || q == b.serving {
 		return
@@ -112,7 +113,7 @@ func (b *BFQ) nextChanged(q *bfqQueue) {
 	}
 }
 
-// completed keeps account of a head of q that has left the disk.
+// completed is called when a head of q is complete.
 func (b *BFQ) completed(q *bfqQueue) {
 	b.sampleDepth()
 	b.inDriver--
@@ -141,7 +142,7 @@ func (b *BFQ) completed(q *bfqQueue) {
 	}
 }
 
-// wait begins the wait for q's next request.
+// wait starts the wait for q's next request.
 func (b *BFQ) wait(q *bfqQueue) {
 	d := b.tune.sliceIdle
 	switch {
@@ -153,18 +154,18 @@ func (b *BFQ) wait(q *bfqQueue) {
 	b.waiting, b.waitFrom, b.waitTo = true, b.now, b.now+d
 }
 
-// timedOut says whether q has had the disk for long enough. A clock that was put back
+// timedOut reports whether q has had the disk for long enough. A clock that was set back
 // ends the turn.
 func (b *BFQ) timedOut(q *bfqQueue) bool { return b.now >= q.timeout || b.now < b.start }
 
-// mayTimeOut says whether that is to end its turn. One that is waited for and has used
-// most of its budget is let be: it would lose its place for nothing.
+// mayTimeOut reports whether a timeout ends q's turn. A queue that is waited for and has
+// used most of its budget keeps the disk: it would lose its place for nothing.
 func (b *BFQ) mayTimeOut(q *bfqQueue) bool {
 	return b.timedOut(q) && (!b.waiting || q.budget-q.service >= q.budget/3)
 }
 
-// betterToIdle says whether the disk should rather wait for q's next request than
-// serve somebody else.
+// betterToIdle reports whether the disk should wait for q's next request rather than serve
+// another queue.
 func (b *BFQ) betterToIdle(q *bfqQueue) bool {
 	if b.tune.strict {
 		return true
@@ -175,21 +176,21 @@ func (b *BFQ) betterToIdle(q *bfqQueue) bool {
 	return b.boosts(q) || b.needed(q)
 }
 
-// boosts says whether idling makes the disk do more, and nobody with a raised weight
-// would suffer.
+// boosts reports whether idling for q increases the throughput, and no queue with a raised
+// weight would suffer.
 func (b *BFQ) boosts(q *bfqQueue) bool {
 	rotational, ncq := b.merger.cfg.Rotational, b.rate.ncq
 	stream := !q.seeky() && q.ioBound && q.quick
 	return (rotational && !ncq || (rotational || !ncq) && stream) && b.raised == 0
 }
 
-// needed says whether q would not get its share without idling.
+// needed reports whether q needs idling to get its share.
 func (b *BFQ) needed(q *bfqQueue) bool {
 	return q.raise.coeff > 1 && (b.raised < b.busyQueues() || b.inDriver >= q.dispatched+4) || b.asymmetric(q)
 }
 
-// expire takes the disk from q, which has it. idled says that the time since the wait
-// began is not q's.
+// expire takes the disk from q, which has it. idled says that the time since the start of
+// the wait is not charged to q.
 func (b *BFQ) expire(q *bfqQueue, why bfqReason, idled bool) {
 	if slow, length := b.slow(q, idled); q.raise.coeff == 1 &&
 		(slow || why == bfqTimeout && q.budget-q.service >= q.budget/3) {
@@ -212,7 +213,7 @@ func (b *BFQ) expire(q *bfqQueue, why bfqReason, idled bool) {
 	}
 	b.serving, q.lost = nil, b.now
 	if !q.busy && why != bfqTimeout && why != bfqExhausted {
-		q.awaited = true // with what is left of its budget, if it comes back soon
+		q.awaited = true // it goes on with the rest of its budget if it comes back soon
 	} else {
 		q.service = 0
 	}
@@ -221,7 +222,7 @@ func (b *BFQ) expire(q *bfqQueue, why bfqReason, idled bool) {
 	}
 }
 
-// idle takes q, which is empty, from the busy ones. serving: and from the disk.
+// idle makes q, which is empty, not busy. serving says that it has the disk.
 func (b *BFQ) idle(q *bfqQueue, serving bool) {
 	q.busy = false
 	b.busy[q.class]--
@@ -238,8 +239,8 @@ func (b *BFQ) idle(q *bfqQueue, serving bool) {
 	b.weigh(q)
 }
 
-// slow says whether q makes so little of its time that it is the time that it should
-// pay for, and what that is.
+// slow reports whether q transfers so little in its time that it should be charged for the
+// time, and how long that is.
 func (b *BFQ) slow(q *bfqQueue, idled bool) (slow bool, length blk.Instant) {
 	if !q.sync {
 		return false, 0
@@ -261,7 +262,7 @@ func (b *BFQ) slow(q *bfqQueue, idled bool) (slow bool, length blk.Instant) {
 	return q.seeky(), length
 }
 
-// chargeTime charges q for what the disk at its best would have done in that time.
+// chargeTime charges q what the disk would have transferred at its peak rate in that time.
 func (b *BFQ) chargeTime(q *bfqQueue, length blk.Instant) {
 	ms := int64(min(length, bfqCharged) / millisecond)
 	charge := max(b.rate.budget*ms/int64(bfqCharged/millisecond), q.service)
@@ -269,7 +270,7 @@ func (b *BFQ) chargeTime(q *bfqQueue, length blk.Instant) {
 	b.served(q, charge-q.service)
 }
 
-// nextBudget adapts q's budget to how its turn ended.
+// nextBudget adapts q's budget to how its turn has ended.
 func (b *BFQ) nextBudget(q *bfqQueue, why bfqReason) {
 	least, most := b.budgetMin(), b.rate.budget
 	switch {
@@ -288,7 +289,7 @@ func (b *BFQ) nextBudget(q *bfqQueue, why bfqReason) {
 	case why == bfqNoMore:
 		q.maxBudget = max(q.service, least)
 	default:
-		return // its turn goes on later, with the next budget as it was
+		return // preempted: the next budget stays as it was
 	}
 	if b.budgets >= bfqBudgetsMin && b.tune.maxBudget == 0 {
 		q.maxBudget = min(q.maxBudget, most)
@@ -298,7 +299,7 @@ func (b *BFQ) nextBudget(q *bfqQueue, why bfqReason) {
 	}
 }
 
-// budgetMax is the largest budget, budgetMin the smallest that adaption leads to.
+// budgetMax is the largest budget, budgetMin the smallest that nextBudget leads to.
 func (b *BFQ) budgetMax() int64 {
 	if b.budgets < bfqBudgetsMin {
 		return bfqBudget

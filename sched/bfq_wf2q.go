@@ -1,56 +1,57 @@
 package sched
 
-// B-WF2Q+ (block/bfq-wf2q.c; Valente and Avanzini, MST 2015): the queues of a class
-// share a virtual time, which goes on with the service they get, divided by the sum of
-// their weights. Of those whose virtual start is not in the future the one with the
-// smallest virtual finish is served, the start and its budget divided by its weight.
+// B-WF2Q+ (block/bfq-wf2q.c; Valente and Avanzini, MST 2015): the queues of a class share
+// a virtual time, which advances by the service they get, divided by the sum of their
+// weights. A queue's virtual finish is its virtual start plus its budget divided by its
+// weight. Of the queues that are eligible, because their start is not in the future, the
+// one with the smallest finish is served.
 
 const (
 	// bfqShift keeps fractions of virtual time: one sector at weight 1 is 1 << bfqShift.
-	// Times wrap, and are compared by their difference.
+	// Virtual times wrap, and are compared by their difference.
 	bfqShift = 22
 	// bfqIdleEvery is how long the idle class may go without service.
 	bfqIdleEvery = 200 * millisecond
 )
 
-// bfqWeights are those of I/O priority 4, and 7 in the idle class: 10 * (8 - priority).
+// bfqWeights are those of I/O priority level 4, and of 7 in the idle class: 10 * (8 - level).
 var bfqWeights = [levelCount]int64{levelRT: 40, levelBE: 40, levelIdle: 10}
 
-// bfqEntity is what of a queue its class deals with.
+// bfqEntity is the part of a queue that the service tree of its class uses.
 type bfqEntity struct {
 	start, finish uint64 // virtual
-	weight        int64  // in use: ownWeight, times the coefficient that was raised to
+	weight        int64  // in use: ownWeight times a coefficient
 	ownWeight     int64
 	budget        int64 // sectors, of this turn
 	service       int64 // of these, used
 
 	on      *bfqTree // active or idle; nil: neither
 	counted bool     // in the class's sum of weights: on a tree, or being served
-	weighed bool     // in BFQ.weights
+	weighed bool     // counted in BFQ.weights
 
-	// Its place in the tree.
+	// Node of the tree.
 	child    [2]*bfqQueue
 	earliest uint64 // start in the subtree
-	order    uint64 // of insertion: decides where finishes are equal
-	rank     uint32 // larger ones are higher
+	order    uint64 // of insertion: sorts equal finishes
+	rank     uint32 // larger ones are higher in the tree
 }
 
-// bfqClass is a service tree of the kernel.
+// bfqClass is the service tree of a priority class (struct bfq_service_tree).
 type bfqClass struct {
-	active bfqTree // have requests, and not the disk
-	idle   bfqTree // have none, but are ahead of the virtual time: are not forgotten yet
-	time   uint64
-	sum    int64 // of the weights of all on the trees, and of the one that is served
+	active bfqTree // queues with requests, but not the one that has the disk
+	idle   bfqTree // empty queues that are ahead of the virtual time: not forgotten yet
+	time   uint64  // virtual
+	sum    int64   // of the weights of all on the trees, and of the one that is served
 }
 
-// after compares virtual times.
+// after reports whether virtual time a is after b.
 func after(a, b uint64) bool { return int64(a-b) > 0 }
 
-// virtual is the time that service, in sectors, takes at that weight.
+// virtual is the virtual time that service, in sectors, takes at that weight.
 func virtual(service, weight int64) uint64 { return uint64(service) << bfqShift / uint64(weight) }
 
-// activate gives q, which has something queued after having had nothing, a place
-// among the active: as if it had never left, if it is awaited.
+// activate makes q active, which has something queued after having had nothing. If it is
+// awaited, its place is as if it had never been away.
 func (b *BFQ) activate(q *bfqQueue) {
 	c := &b.classes[q.class]
 	from, shifted := c.time, q.awaited && after(c.time, q.finish)
@@ -70,10 +71,9 @@ func (b *BFQ) activate(q *bfqQueue) {
 	b.place(q, shifted)
 }
 
-// place puts q among the active, by its start and its budget. If they have been
-// shifted back, they are not shifted to before what the class has reached already, or
-// q would go on and on at its old time; where the weight is raised, by a part of that
-// only.
+// place inserts q into the active tree by its start and its budget. If q was shifted back
+// so far that its finish is in the past, it is shifted forward again, or it could lag
+// behind for ever; with a raised weight only by a part of that.
 func (b *BFQ) place(q *bfqQueue, shifted bool) {
 	c := &b.classes[q.class]
 	b.reweigh(q)
@@ -86,8 +86,8 @@ func (b *BFQ) place(q *bfqQueue, shifted bool) {
 	c.active.insert(q)
 }
 
-// requeue puts q, which is not idle, where it belongs: it had the disk, or another
-// budget.
+// requeue puts q, which is not idle, where it belongs: it had the disk, or its budget has
+// changed.
 func (b *BFQ) requeue(q *bfqQueue) {
 	if q == b.serving {
 		q.finish = q.start + virtual(q.service, q.weight)
@@ -98,12 +98,12 @@ func (b *BFQ) requeue(q *bfqQueue) {
 	b.place(q, false)
 }
 
-// deactivate takes q from the active, or from the disk. It is remembered while it is
+// deactivate makes q idle, which was active or had the disk. It is remembered while it is
 // ahead of its class.
 func (b *BFQ) deactivate(q *bfqQueue) {
 	c := &b.classes[q.class]
 	if q.on != nil {
-		q.on.remove(q) // first: its place there follows from finish
+		q.on.remove(q) // first, as it is found there by finish
 	}
 	q.finish = q.start + virtual(q.service, q.weight)
 	if q != b.serving {
@@ -121,7 +121,7 @@ func (c *bfqClass) forget(q *bfqQueue) {
 	q.counted = false
 }
 
-// forgetQueue forgets q, which is not busy, whatever it is ahead of.
+// forgetQueue forgets q, which is not busy, although it may be ahead of its class.
 func (b *BFQ) forgetQueue(q *bfqQueue) {
 	if q.on != nil {
 		q.on.remove(q)
@@ -142,8 +142,7 @@ func (b *BFQ) served(q *bfqQueue, sectors int64) {
 	c.age()
 }
 
-// age forgets an idle queue that the class has caught up with: one at a time, there
-// come no more than that.
+// age forgets an idle queue that the class has caught up with. One at a time is enough.
 func (c *bfqClass) age() {
 	first := c.idle.edge(0)
 	if first == nil {
@@ -160,8 +159,8 @@ func (c *bfqClass) age() {
 	}
 }
 
-// pick takes the queue to serve next from the active ones: of the first class that
-// has any, or of the idle class if it has waited for long. nil: nobody wants anything.
+// pick removes the queue to serve next from the active ones: of the first class that has
+// any, or of the idle class if that has waited too long. nil: nothing is queued.
 func (b *BFQ) pick() *bfqQueue {
 	from := 0
 	if b.idleTurn+bfqIdleEvery < b.now || b.idleTurn > b.now {
@@ -176,7 +175,7 @@ func (b *BFQ) pick() *bfqQueue {
 		if root == nil {
 			continue
 		}
-		if after(root.earliest, c.time) { // nobody is eligible: up to the first who will be
+		if after(root.earliest, c.time) { // nobody is eligible: advance to the first who will be
 			c.time = root.earliest
 			c.age()
 		}
@@ -187,7 +186,7 @@ func (b *BFQ) pick() *bfqQueue {
 	return nil
 }
 
-// reweigh makes the weight that q has by now the one in use.
+// reweigh puts the weight that q should have now in use.
 func (b *BFQ) reweigh(q *bfqQueue) {
 	w := q.ownWeight * q.raise.coeff
 	if w == q.weight {
@@ -200,8 +199,7 @@ func (b *BFQ) reweigh(q *bfqQueue) {
 	b.weigh(q)
 }
 
-// weigh keeps account of the weights of those that have something to do and are not
-// raised: whether they differ.
+// weigh updates BFQ.weights for q.
 func (b *BFQ) weigh(q *bfqQueue) {
 	if is := (q.busy || q.dispatched > 0) && q.weight == q.ownWeight; is != q.weighed {
 		q.weighed = is
@@ -209,7 +207,7 @@ func (b *BFQ) weigh(q *bfqQueue) {
 	}
 }
 
-// asymmetric says whether q is to get more than somebody else, so that its share is
+// asymmetric reports whether q may be due more than another queue, so that its share is
 // safe only while nobody else has the disk.
 func (b *BFQ) asymmetric(q *bfqQueue) bool {
 	rt, be, idle := b.busy[levelRT] > 0, b.busy[levelBE] > 0, b.busy[levelIdle] > 0

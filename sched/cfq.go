@@ -2,35 +2,34 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// CFQ gives each flow the disk for a slice of time in turn, and keeps the disk idle
-// within the slice when the flow's next request is about to come: it behaves as the
-// kernel's CFQ did (block/cfq-iosched.c of 4.4; Documentation/block/cfq-iosched.txt).
-// A flow is what stands for a process here (see flows); the knob source says what.
+// CFQ gives each flow the disk for a slice of time in turn. Within a slice it keeps the
+// disk idle if the flow's next request is expected soon. It behaves like the kernel's CFQ
+// (block/cfq-iosched.c of 4.4; Documentation/block/cfq-iosched.txt), with flows in the
+// place of processes (see flows and the knob source).
 //
-// These differences are deliberate:
+// Deliberate differences:
 //
-//   - A disk cannot tell whether a guest's write is one that somebody waits for. All
-//     requests are sync, as the kernel's reads and direct writes are; writes=async
-//     puts the writes of each class into one queue that all flows share.
-//   - There are no cgroups, so that there is one group. group_idle is left out: with
-//     one group the kernel's only keeps a queue active for which it would not idle,
-//     and whoever comes preempts such a queue.
-//   - The I/O level within a class is always 4: a disk has a class only.
-//   - Queues that work closely together on one image share the slice, by handing on
-//     what is left of it; the kernel makes one queue of them, and may take it apart
-//     again. Places on two images are never close: where an image lies on the disk
-//     is not always known, and two images both begin with sector 0.
-//   - A newcomer that finds a slice used up, or its owner with nothing more and not
-//     worth waiting for, ends that slice but then waits for its own turn. The
-//     kernel's goes to the front; with more flows than the disk takes requests, the
-//     last ones to come would so be served for ever, and the others never.
-//   - A request for an idling queue goes to the disk at once. The kernel waits for
-//     more if it is small and alone, but the block layer above asks at once anyway.
+//   - virtio-blk does not say whether somebody waits for a write. All requests are
+//     sync, like the kernel's reads and direct writes; writes=async puts the writes of
+//     each class into one queue that all flows share.
+//   - There are no cgroups, so there is one group. group_idle is left out: with one
+//     group the kernel's only keeps a queue active for which it would not idle, and any
+//     other request preempts such a queue.
+//   - The I/O priority level within a class is always 4: a disk has only a class.
+//   - Queues that work closely together on one image (cooperators) share a slice, by
+//     handing on the rest of it; the kernel merges them into one queue, and may split
+//     that again. Positions on two images are never close: where an image lies on the
+//     disk is not always known, and all images start with sector 0.
+//   - A new request that finds a slice used up, or its owner empty and not worth
+//     waiting for, ends that slice, and its queue waits for its own turn. In the kernel
+//     it goes to the front; with more flows than requests on the disk, the last ones to
+//     come would be served for ever, and the others never.
+//   - A request for a queue that is being waited for goes to the disk at once. The
+//     kernel waits for more if it is small and alone, but the block layer above asks for
+//     requests at once anyway.
 //   - Nothing is merged across flows, shared queue or not.
-//   - A disk that is not rotational counts as one that queues commands: there, the
-//     idle timer is never armed.
-//
-// Make one with New.
+//   - A disk that is not rotational is taken for one with a queue of its own (NCQ): it
+//     is never kept idle.
 type CFQ struct {
 	cfg    *Config
 	merger merger
@@ -38,42 +37,42 @@ type CFQ struct {
 	flows  flows
 	retry  blk.List // served first
 
-	// queues are the shared ones of each class, for async writes, and then those of
-	// the flows: levelCount * (1 + flow) + class. nil: not seen.
+	// queues are, by class, first the shared ones of async writes and then those of the
+	// flows, at levelCount*(1+flow) + class. nil: not seen.
 	queues []*cfqQueue
 	trees  [levelCount][cfqKinds]serviceTree
-	near   [levelCount]tree // the sync queues with requests, by the place of their next
+	near   [levelCount]tree // the sync queues with requests, by the position of their next
 
 	busy     int             // queues in trees
 	busySync int             // those of flows
 	average  [levelCount]int // of busy, smoothed
 
-	// What is being served: a kind of queues for some time, of it one queue for a
-	// slice.
+	// What is being served: one kind of queues for some time, and of these one queue for
+	// a slice.
 	class, kind int
 	until       blk.Instant
 	active      *cfqQueue
 	slice       cfqSlice
 
-	inflight [2]int     // heads on the disk, by sync
+	inflight [2]int     // heads on the disk; 1: sync
 	head     blk.Sector // where the last one dispatched ends, on the disk
-	headKey  blk.Sector // and in its image, as placeKey
+	headKey  blk.Sector // the same in its image, as placeKey
 	headOn   *blk.Disk
 
-	delayed blk.Instant // last completion of a sync request that took long
-	last    blk.Instant // newest argument: Wake, Describe and Set are given none
+	delayed blk.Instant // last completion of a sync request that took too long
+	last    blk.Instant // latest time that was passed: Wake, Describe and Set are given none
 	leaders int         // in the queues
-	queued  int         // guest requests, with those to retry
+	queued  int         // guest requests, including those to retry
 	counts  Counters
 }
 
-// cfqSlice is the active queue's.
+// cfqSlice is the slice of the active queue.
 type cfqSlice struct {
-	fresh      bool // nothing of the queue has completed yet: the clock stands still
+	fresh      bool // nothing of the queue has completed yet: its time does not run
 	start, end blk.Instant
 	served     int  // heads dispatched
-	fifoAsked  bool // whether something has expired; once in a slice
-	must       bool // a request came while the disk was kept idle: it is let through
+	fifoAsked  bool // the oldest request was checked for its expiry, once in a slice
+	must       bool // a small request has ended the idling: it is let through
 	idling     bool
 	idleSince  blk.Instant
 }
@@ -115,7 +114,7 @@ func (c *CFQ) Insert(now blk.Instant, r *blk.Request) {
 	}
 }
 
-// queueFor finds the queue that r, which is being inserted, belongs to.
+// queueFor returns the queue of r, which is being inserted.
 func (c *CFQ) queueFor(r *blk.Request, now blk.Instant) *cfqQueue {
 	flow, fresh := c.flows.of(r)
 	class := levelOf(r.Prio)
@@ -133,12 +132,12 @@ func (c *CFQ) queueFor(r *blk.Request, now blk.Instant) *cfqQueue {
 		fresh = true
 	}
 	if fresh {
-		q.meet(now)
+		q.reset(now)
 	}
 	return q
 }
 
-// queueOf is the queue that r was inserted into.
+// queueOf returns the queue that r was inserted into.
 func (c *CFQ) queueOf(r *blk.Request) *cfqQueue { return c.queues[r.Links.Place-1] }
 
 // Dispatch implements Scheduler.
@@ -174,11 +173,11 @@ func (c *CFQ) Dispatch(now blk.Instant) *blk.Request {
 	return head
 }
 
-// asyncRounds times slice_async_rq requests are what a shared queue may have in one
-// slice: twice as many for each level from the lowest to ours (cfq_prio_to_maxrq).
+// asyncRounds times slice_async_rq is how many requests a shared queue may send in one
+// slice: 2 for each priority level from the lowest, 7, to ours, 4 (cfq_prio_to_maxrq).
 const asyncRounds = 2 * (8 - 4)
 
-// give sends the group that g leads on its way.
+// give dispatches the group that g leads.
 func (c *CFQ) give(q *cfqQueue, g *blk.Request) *blk.Request {
 	c.queued -= int(g.Links.Parts)
 	q.inflight++
@@ -229,8 +228,8 @@ func (c *CFQ) Complete(now blk.Instant, r *blk.Request) {
 	}
 }
 
-// Wake implements Scheduler: the end of the time for which the disk is kept idle, or
-// of a slice whose owner may not or does not go on, if somebody waits.
+// Wake implements Scheduler: the end of the time for which the disk is kept idle, or of a
+// slice, if something is queued.
 func (c *CFQ) Wake() blk.Instant {
 	if c.leaders == 0 || c.retry.Len() > 0 || c.active == nil {
 		return blk.Never

@@ -6,28 +6,28 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// cfqQueue holds what one flow wants in one class, or the async writes of all.
+// cfqQueue holds the requests of one flow in one class, or the async writes of all flows.
 type cfqQueue struct {
 	index, class int
 	sync         bool // of a flow
 
 	fifo   blk.List     // leaders, the oldest first
-	sorted tree         // the same, by place on the disk
-	next   *blk.Request // of them, what is served next; nil: there is none
+	sorted tree         // the same, by position on the disk
+	next   *blk.Request // the one to serve next; nil: there is none
 
 	inflight int // heads on the disk
 
-	// The queue's places in a service tree, by when it is served, and among the
-	// near ones, by where next begins. A tree holds requests; these two are never
-	// anything but nodes, and their Slot is the queue.
+	// The queue's nodes in a service tree, by when it is served, and in CFQ.near, by
+	// where next starts. A tree holds requests; these two are only nodes, and their Slot
+	// is the queue.
 	turn, spot blk.Request
 	tree       *serviceTree // nil: not busy
 	spotted    bool         // spot is in a tree
-	left       blk.Instant  // of its last slice; negative: it took more than that
+	left       blk.Instant  // of its last slice; negative: it took more time than that
 
 	// What is known of the flow.
 	idles bool // it may be worth idling for its next request
-	deep  bool // it has had several requests at a time since idling last failed
+	deep  bool // it has had several requests queued since idling last failed
 	seeks uint32
 	seen  bool
 	end   blk.Sector  // of its last request
@@ -41,17 +41,17 @@ func newCFQQueue(index, class int, sync bool) *cfqQueue {
 	return q
 }
 
-// meet forgets what is known of the flow: another one has its number now.
-func (q *cfqQueue) meet(now blk.Instant) {
+// reset forgets what is known of the flow, as another one has its number now.
+func (q *cfqQueue) reset(now blk.Instant) {
 	q.idles, q.deep, q.seeks, q.seen = q.class != levelIdle, false, 0, false
 	q.think, q.ended = thinkTime{}, now
 }
 
-// The kernel's bounds.
+// The kernel's limits.
 const (
-	seeksMany = 4    // of the last 32 requests: seeky
-	closeBy   = 8192 // sectors: as good as the next request of the active queue
-	deepFrom  = 4    // requests queued
+	seeksMany = 4    // with more seeks among its last 32 requests a queue is seeky
+	closeBy   = 8192 // sectors: as close as the next request of the active queue
+	deepFrom  = 4    // requests that make a queue deep
 )
 
 func (q *cfqQueue) seeky() bool { return bits.OnesCount32(q.seeks) > seeksMany }
@@ -60,7 +60,7 @@ func (q *cfqQueue) seeky() bool { return bits.OnesCount32(q.seeks) > seeksMany }
 func (c *CFQ) observe(now blk.Instant, q *cfqQueue, r *blk.Request) {
 	idle := c.ms(sliceIdle)
 	if q.sync {
-		// More than twice slice_idle is as good as for ever.
+		// More than twice slice_idle makes no difference.
 		q.think.note(now-q.ended, 2*idle)
 		q.tree.think.note(now-q.tree.ended, 2*idle)
 	}
@@ -87,7 +87,7 @@ func (c *CFQ) observe(now blk.Instant, q *cfqQueue, r *blk.Request) {
 	}
 }
 
-// enqueue takes in a leader that is younger than all others of q.
+// enqueue adds a leader that is younger than all others of q.
 func (c *CFQ) enqueue(q *cfqQueue, g *blk.Request) {
 	q.fifo.PushBack(g)
 	q.sorted.insert(g)
@@ -96,14 +96,14 @@ func (c *CFQ) enqueue(q *cfqQueue, g *blk.Request) {
 	c.settle(q)
 }
 
-// dequeue takes a leader out. The caller gives q another next and settles it.
+// dequeue removes a leader. The caller sets q.next and calls settle.
 func (c *CFQ) dequeue(q *cfqQueue, g *blk.Request) {
 	q.fifo.Remove(g)
 	q.sorted.remove(g)
 	c.leaders--
 }
 
-// grown does what a merge into the group that g leads has made necessary.
+// grown is called after a merge into the group that g leads.
 func (c *CFQ) grown(q *cfqQueue, g *blk.Request, front bool) {
 	for {
 		kept, gone := c.merger.join(g, front)
@@ -122,7 +122,7 @@ func (c *CFQ) grown(q *cfqQueue, g *blk.Request, front bool) {
 	c.settle(q)
 }
 
-// settle keeps q's place among the near queues: that of its next request.
+// settle updates the position of q in CFQ.near: that of its next request.
 func (c *CFQ) settle(q *cfqQueue) {
 	if !q.sync || q.class == levelIdle {
 		return
@@ -147,6 +147,6 @@ func (c *CFQ) settle(q *cfqQueue) {
 	t.insert(&q.spot)
 }
 
-// placeKey sorts places by image, then by sector. Images so large that they overlap
-// cost a cooperator, nothing more.
+// placeKey sorts positions by image, then by sector. If images are so large that they
+// overlap, a cooperator is missed, nothing more.
 func placeKey(d *blk.Disk, at blk.Sector) blk.Sector { return blk.Sector(d.Index)<<48 + at }

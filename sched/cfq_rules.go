@@ -2,8 +2,8 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// choose says which queue is served now; nil: none has anything, or the disk is kept
-// for the next request of the active one (cfq_select_queue).
+// choose returns the queue to serve now; nil: nothing is queued, or the disk is kept idle
+// for the active queue (cfq_select_queue).
 func (c *CFQ) choose(now blk.Instant) *cfqQueue {
 	if c.leaders == 0 {
 		return nil
@@ -20,7 +20,7 @@ func (c *CFQ) choose(now blk.Instant) *cfqQueue {
 			if c.slice.idling {
 				return nil
 			}
-			c.outrun(now, q)
+			c.giveUpIdling(now, q)
 			if q.inflight > 0 && c.worthIdling(q) {
 				return nil
 			}
@@ -30,17 +30,17 @@ func (c *CFQ) choose(now blk.Instant) *cfqQueue {
 	return c.enter(now)
 }
 
-// outrun notes that a queue that seeks has been served faster than it could ask,
-// deep as it was: it is not worth idling for any more.
-func (c *CFQ) outrun(now blk.Instant, q *cfqQueue) {
+// giveUpIdling notes that a seeky queue has run empty in the first half of its slice, deep as it
+// was: it is no longer worth idling for.
+func (c *CFQ) giveUpIdling(now blk.Instant, q *cfqQueue) {
 	if q.seeky() && q.idles && (c.slice.fresh || c.slice.end-now > now-c.slice.start) {
 		q.deep, q.idles = false, false
 	}
 }
 
-// worthIdling says whether the disk may be kept free for q's next request: because
-// it comes soon, and near; or because q is the last one of its kind, whose time would
-// otherwise be lost to others (cfq_should_idle).
+// worthIdling reports whether the disk should be kept idle for q's next request: because
+// it is expected soon and near; or because q is the last busy queue of its kind, whose
+// time would go to others (cfq_should_idle).
 func (c *CFQ) worthIdling(q *cfqQueue) bool {
 	idle := c.ms(sliceIdle)
 	if idle == 0 || q.class == levelIdle {
@@ -52,7 +52,7 @@ func (c *CFQ) worthIdling(q *cfqQueue) bool {
 	return q.sync && q.tree != nil && q.tree.n == 1 && !(q.tree.think.known() && q.tree.think.mean > idle)
 }
 
-// idle keeps the disk free for the active queue's next request, if that is worth it.
+// idle keeps the disk idle for the active queue's next request, if that is worth it.
 func (c *CFQ) idle(now blk.Instant, q *cfqQueue) {
 	if !c.cfg.Rotational || q.inflight > 0 || !c.worthIdling(q) {
 		return
@@ -64,8 +64,8 @@ func (c *CFQ) idle(now blk.Instant, q *cfqQueue) {
 	c.counts.Idled++
 }
 
-// tick does what the idle timer would have done, if it has fired by now: nothing has
-// come. A clock that went back has fired it as well.
+// tick does what the idle timer would have done if it had fired by now: no request has
+// come. It also fires if the clock was set back.
 func (c *CFQ) tick(now blk.Instant) {
 	if s := &c.slice; !s.idling || now >= s.idleSince && now < s.idleSince+c.ms(sliceIdle) {
 		return
@@ -75,7 +75,7 @@ func (c *CFQ) tick(now blk.Instant) {
 	c.expire(now, false)
 }
 
-// may says whether the active queue q may have one more request on the disk
+// may reports whether the active queue q may have one more request on the disk
 // (cfq_may_dispatch).
 func (c *CFQ) may(q *cfqQueue, now blk.Instant) bool {
 	if c.inflight[0] > 0 && c.worthIdling(q) || c.inflight[1] > 0 && !q.sync {
@@ -108,9 +108,9 @@ func (c *CFQ) may(q *cfqQueue, now blk.Instant) bool {
 	return q.inflight < most
 }
 
-// challenge takes the slice from the active queue if q, which r has just joined,
-// goes first, or ends it if there is nothing to wait for (cfq_should_preempt,
-// cfq_preempt_queue).
+// challenge is called when r has been added to q, which is not active. It preempts the
+// active queue if q goes first, ends its slice if that is not worth waiting for, or hands
+// it on if q works close to it (cfq_should_preempt, cfq_preempt_queue).
 func (c *CFQ) challenge(now blk.Instant, q *cfqQueue, r *blk.Request) {
 	a := c.active
 	if a == nil || q.class == levelIdle {
@@ -128,8 +128,8 @@ func (c *CFQ) challenge(now blk.Instant, q *cfqQueue, r *blk.Request) {
 	}
 }
 
-// noIdle says whether the disk is kept free for no flow, but for any of a kind, and
-// q is of that kind.
+// noIdle reports whether the disk would be kept idle not for one flow but for the queues
+// of a kind, and q is one of these.
 func (c *CFQ) noIdle(a, q *cfqQueue) bool {
 	return c.kind == kindNoIdle && a.class == q.class && q.kind() == kindNoIdle
 }
@@ -144,23 +144,23 @@ func (c *CFQ) preempt(now blk.Instant, q *cfqQueue) {
 	c.placeFirst(q, now)
 }
 
-// handOn lets q, which is busy, go on with what is left of the active queue's slice.
+// handOn gives q, which is busy, the rest of the active queue's slice.
 func (c *CFQ) handOn(now blk.Instant, q *cfqQueue) {
 	was := c.active
 	c.active = q
 	c.slice.idling, c.slice.must = false, false
-	c.seat(was, now)
+	c.resort(was, now)
 }
 
-// cooperator is a queue whose next request is close to where the head is, while q,
-// the active one, has none: the two work on the same part of the disk (cfq_close_cooperator).
+// cooperator returns a queue whose next request is close to the head, while q, the active
+// one, has none: the two work on the same part of the disk (cfq_close_cooperator).
 func (c *CFQ) cooperator(q *cfqQueue) *cfqQueue {
 	if c.busy == 1 || c.headOn == nil || !q.sync || q.class == levelIdle || q.seeky() {
 		return nil
 	}
 	t := &c.near[q.class]
 	next := t.from(c.headKey)
-	if o := c.works(next, q); o != nil {
+	if o := c.closeQueue(next, q); o != nil {
 		return o
 	}
 	prev := (*blk.Request)(nil)
@@ -169,11 +169,12 @@ func (c *CFQ) cooperator(q *cfqQueue) *cfqQueue {
 	} else {
 		prev = t.beside(next, 0)
 	}
-	return c.works(prev, q)
+	return c.closeQueue(prev, q)
 }
 
-// works says whether the queue at spot, if there is one, works where q does.
-func (c *CFQ) works(spot *blk.Request, q *cfqQueue) *cfqQueue {
+// closeQueue returns the queue at spot, if there is one other than q that works close to
+// the head.
+func (c *CFQ) closeQueue(spot *blk.Request, q *cfqQueue) *cfqQueue {
 	o := queueAt(spot)
 	if o == nil || o == q || o.seeky() || !c.close(o.next.Disk, spot.Links.Key) {
 		return nil
@@ -181,7 +182,7 @@ func (c *CFQ) works(spot *blk.Request, q *cfqQueue) *cfqQueue {
 	return o
 }
 
-// close says whether a place is close to where the head is.
+// close reports whether a position is close to the head.
 func (c *CFQ) close(d *blk.Disk, key blk.Sector) bool {
 	return d == c.headOn && distance(key, c.headKey) <= closeBy
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// The knobs, by place.
+// The indexes of the knobs.
 const (
 	quantum = iota
 	fifoExpireSync
@@ -24,7 +24,8 @@ const (
 	cfqWrites
 )
 
-// cfqKnobs are the kernel's, and two of ours. Idling is for disks with a head.
+// cfqKnobs are the kernel's, and two of ours. slice_idle is 0 on disks that are not
+// rotational.
 func cfqKnobs(rotational bool) knobs {
 	ks := knobs{
 		quantum:         {name: "quantum", low: 1, high: maxInt, value: 8},
@@ -58,9 +59,8 @@ func (c *CFQ) expiry(sync bool) blk.Instant {
 	return c.ms(fifoExpireAsync)
 }
 
-// Set implements Tunable. A slice in progress keeps its length. When source or
-// writes changes, what is queued moves to its new queues as if it had just come, in
-// the order of arrival.
+// Set implements Tunable. A slice in progress keeps its length. When source or writes
+// changes, what is queued is queued anew, in the order of arrival.
 func (c *CFQ) Set(key, value string) error {
 	source, writes := c.knobs[cfqSource].value, c.knobs[cfqWrites].value
 	if _, err := c.knobs.set("cfq", key, value); err != nil {
@@ -95,8 +95,8 @@ func (c *CFQ) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	return out
 }
 
-// drainQueues takes out what src covers of what waits for its turn. A queue that has
-// nothing any more gives up its slice.
+// drainQueues removes what src covers from the queues. The active queue gives up its slice
+// if it is empty then.
 func (c *CFQ) drainQueues(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
 	for _, q := range c.queues {
@@ -173,7 +173,7 @@ func (c *CFQ) Describe(w io.Writer) {
 	}
 }
 
-// describe is what is known of the flow.
+// describe says what is known of the flow.
 func (q *cfqQueue) describe() string {
 	s := cfqKindNames[q.kind()]
 	if q.seeky() {

@@ -6,10 +6,10 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// The kinds of queues of a class; each has a service tree, and a share of the time.
+// The kinds of queues of a class. Each has a service tree, and a share of the time.
 const (
-	kindSync   = iota // worth idling for
-	kindNoIdle        // sync, but not
+	kindSync   = iota // sync, and worth idling for
+	kindNoIdle        // sync, but not worth it
 	kindAsync
 	cfqKinds
 )
@@ -21,13 +21,13 @@ var cfqKindNames = [cfqKinds]string{"sync", "sync-noidle", "async"}
 type serviceTree struct {
 	tree
 	n     int
-	ended blk.Instant // when a request of one of its queues was completed last
+	ended blk.Instant // last completion of one of its queues
 	think thinkTime   // of its queues together
 }
 
 func (t *serviceTree) first() *cfqQueue { return queueAt(t.end(0)) }
 
-// queueAt is the queue that a node stands for.
+// queueAt returns the queue of a node.
 func queueAt(node *blk.Request) *cfqQueue {
 	if node == nil {
 		return nil
@@ -50,7 +50,7 @@ func (c *CFQ) busyOf(class int) (n int) {
 	return n
 }
 
-// kind is where q belongs now; it stands in its tree from an earlier time, perhaps.
+// kind is the kind of q now. It may still be in the tree of another kind.
 func (q *cfqQueue) kind() int {
 	switch {
 	case q.class == levelIdle: // which has one tree for all
@@ -65,8 +65,8 @@ func (q *cfqQueue) kind() int {
 
 const (
 	idleDelay  = 200 * millisecond  // between the turns of two queues of the idle class
-	frontAhead = 1000 * millisecond // of the first, for one that goes before it
-	workMin    = 2 * millisecond    // a kind's share of the time, two jiffies in the kernel
+	frontAhead = 1000 * millisecond // how much earlier than the first one's a preempting queue's turn is
+	workMin    = 2 * millisecond    // of a kind's share of the time; two jiffies in the kernel
 )
 
 // enterTree makes q busy.
@@ -76,15 +76,15 @@ func (c *CFQ) enterTree(q *cfqQueue, now blk.Instant) {
 	c.place(q, now)
 }
 
-// leaveTree makes q idle, in the sense of not busy.
+// leaveTree makes q not busy.
 func (c *CFQ) leaveTree(q *cfqQueue) {
 	c.unplace(q)
 	c.busy--
 	c.busySync -= asInt(q.sync)
 }
 
-// place sorts q, which is busy, by when its turn is: the sooner the higher its
-// share, and the more it had left of its last slice.
+// place sorts q, which is busy, by when its turn is: sooner with longer slices and with
+// more left of its last slice.
 func (c *CFQ) place(q *cfqQueue, now blk.Instant) {
 	var key blk.Instant
 	if q.class == levelIdle {
@@ -125,7 +125,7 @@ func (c *CFQ) placeFirst(q *cfqQueue, now blk.Instant) {
 	c.placeAt(q, key-frontAhead)
 }
 
-// base is the length of q's slices where nobody else counts.
+// base is the length of q's slices without low_latency.
 func (c *CFQ) base(q *cfqQueue) blk.Instant {
 	if q.sync {
 		return c.ms(sliceSync)
@@ -133,9 +133,8 @@ func (c *CFQ) base(q *cfqQueue) blk.Instant {
 	return c.ms(sliceAsync)
 }
 
-// length is that of the slice that q is to have: with low_latency as much less as
-// it takes for all busy queues to have theirs within target_latency
-// (cfq_scaled_cfqq_slice), but enough for idling twice.
+// length is the length of q's slice: with low_latency scaled down so that all busy queues
+// get theirs within target_latency (cfq_scaled_cfqq_slice), but enough for idling twice.
 func (c *CFQ) length(q *cfqQueue) blk.Instant {
 	slice, sync := c.base(q), c.ms(sliceSync)
 	if c.knobs[lowLatency].value == 0 {
@@ -151,17 +150,17 @@ func (c *CFQ) length(q *cfqQueue) blk.Instant {
 	return slice
 }
 
-// scale is t*by/of, which may not overflow on its way; of > 0.
+// scale is t*by/of without overflow on the way; of > 0.
 func scale(t, by, of blk.Instant) blk.Instant {
 	high, low := bits.Mul64(uint64(t), uint64(by))
-	if high >= uint64(of)/2 { // more than any length can be
+	if high >= uint64(of)/2 { // the result would not fit
 		return blk.Never
 	}
 	q, _ := bits.Div64(high, low, uint64(of))
 	return blk.Instant(q)
 }
 
-// enter makes the next queue active, nil if none is busy.
+// enter makes the next queue active and returns it, nil if none is busy.
 func (c *CFQ) enter(now blk.Instant) *cfqQueue {
 	c.chooseKind(now)
 	q := c.trees[c.class][c.kind].first()
@@ -172,8 +171,8 @@ func (c *CFQ) enter(now blk.Instant) *cfqQueue {
 	return q
 }
 
-// chooseKind sets class and kind: of the highest class, the kind whose turn it is,
-// or the one with the first turn of all when its time is over
+// chooseKind sets class and kind: the highest busy class, and in it the present kind until
+// its time is over, then the kind of the queue whose turn is first
 // (choose_wl_class_and_type).
 func (c *CFQ) chooseKind(now blk.Instant) {
 	was := c.class
@@ -196,7 +195,7 @@ func (c *CFQ) chooseKind(now blk.Instant) {
 	c.until = now + c.share()
 }
 
-// share is for how long the chosen kind is served.
+// share is how long the chosen kind is served.
 func (c *CFQ) share() blk.Instant {
 	target, n := c.ms(targetLatency), blk.Instant(c.trees[c.class][c.kind].n)
 	t := target * n / blk.Instant(max(c.average[c.class], c.busyOf(c.class)))
@@ -209,8 +208,8 @@ func (c *CFQ) share() blk.Instant {
 	return max(t, workMin)
 }
 
-// expire ends the active queue's slice. What is left of it, or was taken too much,
-// counts for its next turn if carry is set.
+// expire ends the active queue's slice. If carry is set, the rest of it, or what it took
+// too much, counts for its next turn.
 func (c *CFQ) expire(now blk.Instant, carry bool) {
 	q := c.active
 	switch {
@@ -224,11 +223,12 @@ func (c *CFQ) expire(now blk.Instant, carry bool) {
 		c.counts.EarlyEnds++
 	}
 	c.active, c.slice = nil, cfqSlice{}
-	c.seat(q, now)
+	c.resort(q, now)
 }
 
-// seat gives q, which is not active any more, the place that it has a right to.
-func (c *CFQ) seat(q *cfqQueue, now blk.Instant) {
+// resort puts q, which is no longer active, where it belongs among the busy queues, or
+// takes it from them if it is empty.
+func (c *CFQ) resort(q *cfqQueue, now blk.Instant) {
 	switch {
 	case q.tree == nil:
 	case q.next == nil:

@@ -6,29 +6,29 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// Kyber is for disks without a head: it keeps no order by place, but few requests on
-// the disk, so that those wait here that would otherwise wait there. Requests are of
-// four domains, by what they do; each has tokens, and what is on the disk holds one.
-// While the disk is slow, domains that meet their target latency lose tokens to let
-// the others meet theirs (adjust). It behaves as the kernel's kyber does (block/
-// kyber-iosched.c, since 4.20; Documentation/block/kyber-iosched.rst), for one
+// Kyber is for fast disks without a head. It does not sort by position. It limits the
+// number of requests on the disk, so that requests wait here rather than there. There are
+// four domains of requests, by operation; each has tokens, and a request on the disk holds
+// one. While the disk is slow, domains that meet their target latency lose tokens, so that
+// the others can meet theirs (adjust). It behaves like the kernel's kyber
+// (block/kyber-iosched.c since 4.20; Documentation/block/kyber-iosched.rst) with one
 // hardware queue.
 //
-// It is not fair between guests: only the domains take turns. A queue here is a
-// virtqueue of a device, which only matters to merging: a new request may join one of
-// the newest few of its own queue and domain. Nothing merges any more once a token
-// was there for its domain: all that its queues hold is moved to one list then.
+// It is not fair between guests: only the domains take turns. A queue is a virtqueue of a
+// device here, and only matters for merging: a new request may merge with one of the
+// newest few of its own queue and domain. Once there is a token for a domain, all that its
+// queues hold is moved to one list, and merges no more.
 //
-// Differences from the kernel, all deliberate:
+// Deliberate differences from the kernel:
 //
-//   - The two latencies of a domain are judged when each has samples enough or is a
-//     second old. The kernel has one clock for both, which the first one takes back
-//     each time, so that the total of a disk slower than 500 requests a second is
-//     judged by much older samples.
-//   - A domain that has lost tokens gets none before as many have come back. In the
-//     kernel those that it has lost do not count any more.
-//   - Parts of failed groups go before all else of their domain.
-//   - Asynchronous requests may fill what they like: what is queued is the guest's
+//   - Each of the two latencies of a domain is evaluated when it has enough samples or
+//     is a second old. The kernel has one timer for both, which the first one resets
+//     each time, so that on a disk with fewer than 500 requests a second the total
+//     latency is judged by much older samples.
+//   - A domain that has lost tokens gets none until as many have come back. In the
+//     kernel the lost ones are no longer counted.
+//   - Parts of failed groups go before everything else of their domain.
+//   - There is no limit for asynchronous requests: what is queued takes the guest's
 //     memory, not ours.
 type Kyber struct {
 	cfg     *Config
@@ -39,17 +39,16 @@ type Kyber struct {
 	n       int
 
 	turn      int  // domain
-	batching  int  // requests of it since its turn began
+	batching  int  // requests of it since its turn started
 	throttled bool // the last Dispatch found work, but no token
 
-	timer   blk.Instant // when the depths are looked at next; Never: after the next completion
+	timer   blk.Instant // when the depths are adjusted next; Never: not before a completion
 	counts  Counters
 	refused uint64 // times that Dispatch was throttled
 	resized uint64 // changes of a depth
 }
 
-// The domains, in the order in which they take turns. What is none of the others is
-// the fourth's.
+// The domains, in the order in which they take turns.
 const (
 	kyberRead = iota
 	kyberWrite
@@ -60,25 +59,25 @@ const (
 
 var (
 	kyberNames = [kyberDomains]string{"read", "write", "discard", "other"}
-	// kyberDepths are the most tokens that a domain has, and what it begins with.
+	// kyberDepths are the tokens of a domain at most and at first.
 	kyberDepths = [kyberDomains]int{256, 128, 64, 16}
 	// kyberBatches are how many requests a domain may send in its turn.
 	kyberBatches = [kyberDomains]int{16, 8, 1, 1}
 )
 
-// kyberDomain is what a domain has.
+// kyberDomain is one domain.
 type kyberDomain struct {
 	retry  blk.List // served first
-	list   blk.List // leaders that merge no more
+	list   blk.List // leaders that no longer merge
 	busy   []uint64 // a bit for each of Kyber.queues that holds something
 	depth  int      // tokens
-	onDisk int      // those that are held
+	onDisk int      // tokens that are held
 
 	latency [latencyKinds]histogram
-	p99     int // of the total, as long as it was not used; or noPercentile
+	p99     int // bucket of the total latency that was not used yet, or noPercentile
 }
 
-// kyberQueue is what one virtqueue holds, for each domain.
+// kyberQueue holds the requests of one virtqueue, by domain.
 type kyberQueue struct {
 	src    blk.Source
 	place  int // in Kyber.queues
@@ -94,7 +93,7 @@ func newKyber(c *Config) *Kyber {
 	return k
 }
 
-// kyberDomainOf is r's.
+// kyberDomainOf returns the domain of r.
 func kyberDomainOf(r *blk.Request) int {
 	switch r.Op {
 	case blk.OpRead:
@@ -107,7 +106,7 @@ func kyberDomainOf(r *blk.Request) int {
 	return kyberOther
 }
 
-// queue finds the one of s, or makes it.
+// queue returns the queue of s, which it makes if it is new.
 func (k *Kyber) queue(s blk.Source) *kyberQueue {
 	p := k.places.at(s)
 	if *p == nil {
@@ -135,8 +134,8 @@ func (k *Kyber) Insert(now blk.Instant, r *blk.Request) {
 	k.domains[i].busy[q.place/64] |= 1 << (q.place % 64)
 }
 
-// Dispatch implements Scheduler. A domain that has its turn keeps it for a batch, or
-// until it has nothing more or no token.
+// Dispatch implements Scheduler. A domain keeps its turn for a batch, or until it has
+// nothing more or no token.
 func (k *Kyber) Dispatch(now blk.Instant) *blk.Request {
 	k.tick(now)
 	k.throttled = false
@@ -166,12 +165,12 @@ func (k *Kyber) Dispatch(now blk.Instant) *blk.Request {
 	return nil
 }
 
-// next gives up the next request of the domain that has its turn; nil if it has none,
-// or no token.
+// next dispatches the next request of the domain whose turn it is; nil if it has none, or
+// no token.
 func (k *Kyber) next(now blk.Instant) *blk.Request {
 	d := &k.domains[k.turn]
 	if d.onDisk >= d.depth {
-		return nil // and what waits in the queues can still merge
+		return nil // what waits in the queues can still merge
 	}
 	if d.list.Len() == 0 {
 		k.flush(d)
@@ -188,7 +187,7 @@ func (k *Kyber) next(now blk.Instant) *blk.Request {
 	return k.give(d, g)
 }
 
-// flush moves what the queues hold of the domain whose turn it is to its list.
+// flush moves what the queues hold of d, whose turn it is, to its list.
 func (k *Kyber) flush(d *kyberDomain) {
 	for word, set := range d.busy {
 		for ; set != 0; set &= set - 1 {
@@ -203,7 +202,7 @@ func (k *Kyber) flush(d *kyberDomain) {
 	}
 }
 
-// give sends the group that g leads on its way, with a token.
+// give dispatches the group that g leads, with a token.
 func (k *Kyber) give(d *kyberDomain, g *blk.Request) *blk.Request {
 	k.n -= int(g.Links.Parts)
 	d.onDisk++
@@ -244,7 +243,7 @@ func (k *Kyber) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 		out = takeOut(&d.retry, src, out, nil, nil)
 		out = takeOut(&d.list, src, out, nil, nil)
 		for _, q := range k.queues {
-			if src.Covers(q.src) { // and with it all that it holds
+			if src.Covers(q.src) { // it covers everything in q
 				out = takeOut(&q.fifo[i], src, out, nil, nil)
 				q.newest[i] = newest{}
 				d.busy[q.place/64] &^= 1 << (q.place % 64)
@@ -256,11 +255,11 @@ func (k *Kyber) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	return out
 }
 
-// Wake implements Scheduler: where a token is waited for that was lost, the timer may
-// bring it back.
+// Wake implements Scheduler: a domain that waits for a token and has lost some may get them
+// back at the timer.
 func (k *Kyber) Wake() blk.Instant {
 	if k.throttled && k.timer != blk.Never {
-		for i := range kyberOther { // whose depth is fixed
+		for i := range kyberOther { // the depth of kyberOther is fixed
 			if d := &k.domains[i]; d.depth < kyberDepths[i] && d.waiting() {
 				return k.timer
 			}
@@ -269,7 +268,7 @@ func (k *Kyber) Wake() blk.Instant {
 	return blk.Never
 }
 
-// waiting says whether the domain has something queued.
+// waiting reports whether the domain has something queued.
 func (d *kyberDomain) waiting() bool {
 	if d.retry.Len()+d.list.Len() > 0 {
 		return true

@@ -5,7 +5,7 @@ import "github.com/elevisor/elevisor/blk"
 // The two latencies of a request.
 const (
 	latencyTotal  = iota // from its arrival
-	latencyOnDisk        // from being given to the disk
+	latencyOnDisk        // from its submission to the disk
 	latencyKinds
 )
 
@@ -14,23 +14,23 @@ const (
 	samplesEnough  = 500
 	samplesAge     = 1000 * millisecond
 	latencyBuckets = 8
-	// goodBuckets are those up to the target; each is a quarter of it wide.
+	// goodBuckets are the ones up to the target; each is a quarter of it wide.
 	goodBuckets  = 4
 	noPercentile = -1
 )
 
-// discardTarget is fixed, as in the kernel.
+// discardTarget is the target of discards. It is fixed, as in the kernel.
 const discardTarget = 5000 * millisecond
 
-// histogram counts latencies in quarters of the target, the last for all that took
-// longer than seven.
+// histogram counts latencies in quarters of the target; the last bucket is for more than
+// seven of them.
 type histogram struct {
 	counts [latencyBuckets]int
 	total  int
-	until  blk.Instant // when fewer than samplesEnough are enough; 0: none were there
+	until  blk.Instant // from when on fewer than samplesEnough will do; 0: not set
 }
 
-// add counts one latency. A clock that went back makes it a good one.
+// add counts one latency. It is less than 0 if the clock was set back, and then good.
 func (h *histogram) add(latency blk.Instant, target uint64) {
 	at := uint64(0)
 	if latency > 0 {
@@ -40,7 +40,7 @@ func (h *histogram) add(latency blk.Instant, target uint64) {
 	h.total++
 }
 
-// percentile says in which bucket the p-th of a hundred is, and empties h; or
+// percentile returns the bucket of the p-th percentile and empties h, or returns
 // noPercentile if there are too few samples yet.
 func (h *histogram) percentile(now blk.Instant, p int) (bucket int) {
 	if h.total == 0 {
@@ -61,7 +61,7 @@ func (h *histogram) percentile(now blk.Instant, p int) (bucket int) {
 	return bucket
 }
 
-// measure counts the latencies of a request of domain i, which is not the last.
+// measure counts the latencies of a request of domain i, which is not kyberOther.
 func (k *Kyber) measure(i int, total, onDisk blk.Instant) {
 	target := uint64(discardTarget)
 	if i < len(k.knobs) {
@@ -71,8 +71,8 @@ func (k *Kyber) measure(i int, total, onDisk blk.Instant) {
 	k.domains[i].latency[latencyOnDisk].add(onDisk, target)
 }
 
-// tick is called before all else: what the timer would have done when it was due, no
-// completion has come since, is done now.
+// tick is called first by all methods that are given the time: it does what a timer would
+// have done when it was due. No completion has come since.
 func (k *Kyber) tick(now blk.Instant) {
 	if due := k.timer; due <= now {
 		k.timer = blk.Never
@@ -80,14 +80,14 @@ func (k *Kyber) tick(now blk.Instant) {
 	}
 }
 
-// adjust looks at the latencies and changes depths. The disk is congested if a domain
-// has one in ten requests that took longer there than its target. Each domain's depth
-// then goes with its total latency, down where that is good and up where it is not;
-// without congestion only up.
+// adjust changes depths by latencies. The disk is congested if, in some domain, one in ten
+// requests took longer on the disk than the target. Then the depth of each domain follows
+// its total latency: down if that is good, up if it is not. Without congestion it only
+// goes up.
 //
-// The domains need not have samples enough at the same time. So a domain's last
-// percentile is kept for the next congestion; used once, it is forgotten, lest the
-// domain lose tokens again for the same requests.
+// The domains do not have enough samples at the same time, so a domain's last percentile
+// is kept for the next congestion. It is used only once, or the domain would lose tokens
+// again for the same requests.
 func (k *Kyber) adjust(now blk.Instant) {
 	congested := false
 	for i := range kyberOther {

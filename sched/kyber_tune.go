@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// kyberKnobs are the target latencies, by domain.
+// kyberKnobs are the target latencies, indexed by domain.
 func kyberKnobs() knobs {
 	return knobs{
 		kyberRead:  {name: "read_lat_nsec", unit: "ns", base: 10, unsigned: true, value: int64(2 * millisecond)},
@@ -13,7 +13,7 @@ func kyberKnobs() knobs {
 	}
 }
 
-// Set implements Tunable. What was measured by the old target still counts.
+// Set implements Tunable. Latencies measured against the old target still count.
 func (k *Kyber) Set(key, value string) error {
 	_, err := k.knobs.set("kyber", key, value)
 	return err
@@ -22,7 +22,7 @@ func (k *Kyber) Set(key, value string) error {
 // Tunables implements Tunable.
 func (k *Kyber) Tunables() []Info { return k.knobs.infos() }
 
-// Counters implements Tunable. A batch is a domain's turn.
+// Counters implements Tunable. A batch is the turn of a domain.
 func (k *Kyber) Counters(c *Counters) {
 	c.Batches += k.counts.Batches
 	c.LongestWait = max(c.LongestWait, k.counts.LongestWait)

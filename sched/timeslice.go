@@ -2,29 +2,29 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// Timeslice gives the disk to one key at a time, a queue or a device, until its
-// slice has run out or it has nothing more: the per-software-queue time slice that
-// an RFC of February 2016 proposed for blk-mq (time_slice_us), as far as it can be
-// told from its description and its published tables. Streams that would take turns
-// on a rotational disk, and pay for the change each time, come in runs instead.
+// Timeslice gives the disk to one key at a time, which is a device or a queue, until its
+// slice has expired (or, with other values of the knob empty, until it has nothing more):
+// the time slice per software queue that an RFC of February 2016 proposed for blk-mq
+// (time_slice_us), as far as its description and its published tables tell. Streams that
+// would alternate on a rotational disk, and pay for each change, come in runs instead.
 //
-// A key keeps its slice although it has nothing queued: a guest that reads at depth 1
-// is empty the moment its request has been dispatched, and has nothing in flight
-// either between the completion and its next request. What others want waits here
-// meanwhile, where it can still be merged, with what is of the same key.
+// By default a key keeps its slice although it has nothing queued: a guest that reads at
+// depth 1 has nothing queued once its request is dispatched, and nothing in flight
+// between the completion and its next request. Meanwhile the requests of others wait
+// here, where they can still be merged with others of the same key.
 //
-// Of n keys that always want more, each waits at most
+// With n keys that always want more, each waits at most
 //
 //	(n-1) * (slice_extend_max * time_slice_us + one request)
 //
-// from giving up the slice to having it again: a request that is on the disk when
-// the slice ends is waited for where the disk has room for one only. It is not
-// charged either: shares are equal where slices are long against requests, and the
-// loop's depth is 1 or 2, so that an owner does not begin behind what the last one
-// has left in the disk's own queue.
+// from the end of a slice to the start of its next one: where the disk has room for one
+// request only, one that is on it at the end of a slice is waited for. That time is
+// charged to nobody. Shares are equal if slices are long compared with requests and the
+// loop's depth is 1 or 2, so that an owner does not start behind what the last one has
+// left in the disk's own queue.
 //
-// Keys take turns in the order in which they were first seen. time_slice_us=0 is
-// None, by the same code. Make one with New.
+// Keys take turns in the order in which they were first seen. With time_slice_us=0 it is
+// None, by the same code.
 type Timeslice struct {
 	none  None     // serves while slice is 0
 	merge merger   // and this while it is not
@@ -33,19 +33,19 @@ type Timeslice struct {
 	rings [sliceByCount]ring
 
 	knobs knobs
-	slice blk.Instant // time_slice_us, as what is queued goes by; 0: as None
-	by    sliceBy     // slice_by, likewise
+	slice blk.Instant // time_slice_us; 0: as None
+	by    sliceBy     // slice_by
 
-	// The slice in progress. Without an owner, whoever comes next after place gets it.
+	// The slice in progress. Without an owner, the next one after place gets it.
 	owner  *key
 	place  int         // of the owner, or of the last one, in its ring
 	start  blk.Instant // of the slice
 	end    blk.Instant
 	grown  int // extensions since start
 	served int // heads dispatched since start
-	lately int // and since the last extension
+	lately int // heads dispatched since the last extension
 
-	last   blk.Instant // newest argument: Describe and Set are given none
+	last   blk.Instant // latest time that was passed: Describe and Set are given none
 	queued int         // guest requests, without those of none
 	counts Counters
 }
@@ -68,7 +68,7 @@ func (t *Timeslice) Insert(now blk.Instant, r *blk.Request) {
 		t.none.Insert(now, r)
 		return
 	}
-	t.renew(now) // before r waits: until now nobody did
+	t.renew(now) // first, as r did not wait until now
 	t.queued++
 	g, front := t.merge.insert(r)
 	if g == nil {
@@ -108,7 +108,7 @@ func (t *Timeslice) Dispatch(now blk.Instant) *blk.Request {
 	return t.give(g)
 }
 
-// give sends the group that g leads on its way.
+// give dispatches the group that g leads.
 func (t *Timeslice) give(g *blk.Request) *blk.Request {
 	t.queued -= int(g.Links.Parts)
 	r := t.merge.give(g)
@@ -134,15 +134,15 @@ func (t *Timeslice) Complete(now blk.Instant, r *blk.Request) {
 	}
 }
 
-// started counts the head r as being on the disk.
+// started counts the head r as on the disk.
 func (t *Timeslice) started(r *blk.Request) {
 	q := t.queue(r.Source)
 	q.inflight++
 	q.device.inflight++
 }
 
-// Drain implements Scheduler. A key that has nothing any more, here and on the disk,
-// gives the slice up.
+// Drain implements Scheduler. An owner that has nothing left, queued or on the disk,
+// gives up its slice.
 func (t *Timeslice) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	n := len(out)
 	out = t.takeOut(&t.retry, src, out, nil)
@@ -158,7 +158,7 @@ func (t *Timeslice) Drain(src blk.Source, out []*blk.Request) []*blk.Request {
 	return out
 }
 
-// takeQueued takes out what src covers of what waits for a slice.
+// takeQueued removes what src covers of what waits for a slice.
 func (t *Timeslice) takeQueued(src blk.Source, out []*blk.Request) []*blk.Request {
 	for _, k := range t.ring().keys {
 		if k.list.Len() == 0 {
@@ -170,8 +170,8 @@ func (t *Timeslice) takeQueued(src blk.Source, out []*blk.Request) []*blk.Reques
 	return out
 }
 
-// takeOut takes out what src covers of l; keep is told of what is left of a group,
-// which goes back to l.
+// takeOut removes what src covers from l; keep is called for what is left of a group, which
+// goes back to l.
 func (t *Timeslice) takeOut(l *blk.List, src blk.Source, out []*blk.Request, keep func(*blk.Request)) []*blk.Request {
 	n := len(out)
 	out = takeOut(l, src, out, t.merge.forget, keep)
@@ -179,7 +179,7 @@ func (t *Timeslice) takeOut(l *blk.List, src blk.Source, out []*blk.Request, kee
 	return out
 }
 
-// Wake implements Scheduler: the end of the slice, if somebody waits for it.
+// Wake implements Scheduler: the end of the slice, if others wait for it.
 func (t *Timeslice) Wake() blk.Instant {
 	if t.slice == 0 || t.owner == nil || t.retry.Len() > 0 || !t.wanted() {
 		return blk.Never

@@ -6,9 +6,8 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// key is what has slices: a device, or a queue of one, as slice_by says. Both are
-// kept, whichever of them it is, so that slice_by can change while requests are on
-// the disk.
+// key is what gets slices: a device or one of its queues, as slice_by says. There are keys
+// for both in any case, so that slice_by can change while requests are on the disk.
 type key struct {
 	src    blk.Source // Queue is AnyQueue for a device
 	device *key       // of a queue; a device's own
@@ -17,10 +16,10 @@ type key struct {
 
 	list     blk.List    // leaders, the longest waiting first
 	inflight int         // heads on the disk
-	left     blk.Instant // had the slice until then
+	left     blk.Instant // when it lost its last slice
 }
 
-// idle says whether k has nothing more to do with its slice.
+// idle reports whether k loses its slice because it has nothing queued.
 func (k *key) idle(rule emptyRule) bool {
 	switch {
 	case rule == emptyExpiry || k.list.Len() > 0:
@@ -31,12 +30,13 @@ func (k *key) idle(rule emptyRule) bool {
 	return true
 }
 
-// since is when k, which has something queued, began to wait for its turn: when its
-// oldest request came, or when it last had the slice, if that was later. What a deep
-// queue could not send in its own time has waited for itself.
+// since is when k, which has something queued, began to wait for its turn: the arrival of
+// its oldest request, or the end of its last slice, if that was later. What a deep queue
+// did not get through in its own slice does not count as waiting for others.
 func (k *key) since() blk.Instant { return max(k.list.Front().Arrive, k.left) }
 
-// leaves says whether k, after src has been drained, has nothing any more.
+// leaves reports whether k has nothing left, queued or on the disk, now that src was
+// drained.
 func (k *key) leaves(src blk.Source) bool {
 	if k.list.Len() > 0 {
 		return false
@@ -44,25 +44,25 @@ func (k *key) leaves(src blk.Source) bool {
 	if k != k.device {
 		return src.Covers(k.src)
 	}
-	stays, hit := 0, false
+	inflight, covered := 0, false
 	for _, q := range k.queues {
 		switch {
 		case q == nil:
 		case src.Covers(q.src):
-			hit = true
+			covered = true
 		default:
-			stays += q.inflight
+			inflight += q.inflight
 		}
 	}
-	return hit && stays == 0
+	return covered && inflight == 0
 }
 
 // ring holds keys in the order in which they were first seen. Only those that have
-// something queued are ever looked at.
+// something queued are looked at.
 type ring struct {
 	keys    []*key
 	busy    []uint64 // a bit for each key with something queued
-	waiting int      // of those
+	waiting int      // number of these
 }
 
 // add makes k the last of g.
@@ -74,7 +74,7 @@ func (g *ring) add(k *key) {
 	}
 }
 
-// note keeps account of k's list having gained its first or lost its last request.
+// note updates busy and waiting after a change of k's list.
 func (g *ring) note(k *key) {
 	bit := uint64(1) << (k.place % 64)
 	was, is := g.busy[k.place/64]&bit != 0, k.list.Len() > 0
@@ -87,7 +87,7 @@ func (g *ring) note(k *key) {
 	}
 }
 
-// next is the first busy key behind place, round the ring; nil if none is busy.
+// next returns the first busy key after place, round the ring; nil if none is busy.
 func (g *ring) next(place int) *key {
 	if g.waiting == 0 {
 		return nil
@@ -102,7 +102,7 @@ func (g *ring) next(place int) *key {
 	return g.keys[word*64+bits.TrailingZeros64(set)]
 }
 
-// oldest is since when the longest waiting key but one has waited.
+// oldest is the time since which some key other than but has waited.
 func (g *ring) oldest(but *key) blk.Instant {
 	since := blk.Never
 	for word, set := range g.busy {
@@ -115,10 +115,10 @@ func (g *ring) oldest(but *key) blk.Instant {
 	return since
 }
 
-// ring is the one in use.
+// ring returns the one in use.
 func (t *Timeslice) ring() *ring { return &t.rings[t.by] }
 
-// key is the one that has q's slices.
+// key returns the key whose slices q uses: itself or its device.
 func (t *Timeslice) key(q *key) *key {
 	if t.by == byDevice {
 		return q.device
@@ -126,18 +126,18 @@ func (t *Timeslice) key(q *key) *key {
 	return q
 }
 
-// queue finds the key of a queue.
+// queue returns the key of a queue.
 func (t *Timeslice) queue(s blk.Source) *key {
 	if int(s.Device) < len(t.known) {
 		if d := t.known[s.Device]; d != nil && int(s.Queue) < len(d.queues) && d.queues[s.Queue] != nil {
 			return d.queues[s.Queue]
 		}
 	}
-	return t.meet(s)
+	return t.newQueue(s)
 }
 
-// meet makes the keys of a source that has not been seen before.
-func (t *Timeslice) meet(s blk.Source) *key {
+// newQueue makes the key of a queue that has not been seen before, and its device's.
+func (t *Timeslice) newQueue(s blk.Source) *key {
 	for int(s.Device) >= len(t.known) {
 		t.known = append(t.known, nil)
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// The bounds of the numbers. The RFC's field is an unsigned int; it silently took
-// what was left of a larger value, which is refused here.
+// The bounds of the numbers. The RFC's field is an unsigned int; it silently truncated a
+// larger value, which is refused here.
 const (
 	maxSliceUS   = 1<<32 - 1
 	maxExtendMax = 1000
 )
 
-// sliceBy is what a slice belongs to: the RFC's queue, or the whole device, which
-// stays the same when a guest's task moves from one CPU, and so queue, to another.
+// sliceBy is what a slice belongs to: a queue, as in the RFC, or the whole device, which
+// stays the same when a guest's task moves to another CPU, and so to another queue.
 type sliceBy uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	sliceByCount
 )
 
-// extendRule is when a slice is extended at its end although others wait.
+// extendRule says when a slice is extended at its end although others wait.
 type extendRule uint8
 
 const (
@@ -33,12 +33,12 @@ const (
 	extendNever
 )
 
-// emptyRule is when an owner that has nothing queued hands on before its time.
+// emptyRule says when an owner that has nothing queued loses its slice early.
 type emptyRule uint8
 
 const (
 	emptyExpiry    emptyRule = iota // never
-	emptyInflight                   // when it has nothing on the disk either
+	emptyInflight                   // if it has nothing on the disk either
 	emptyImmediate                  // at once
 )
 
@@ -51,7 +51,7 @@ var (
 	emptyNames   = []string{emptyExpiry: "expiry", emptyInflight: "inflight", emptyImmediate: "immediate"}
 )
 
-// The knobs, by place.
+// The indexes of the knobs.
 const (
 	timeSlice = iota
 	extendMax
@@ -60,8 +60,8 @@ const (
 	emptyBy
 )
 
-// timesliceKnobs begin with the slice that the RFC's author found best. Numbers are
-// decimal, as for the RFC's store.
+// timesliceKnobs has for its default the slice that the RFC's author found best. Numbers
+// are decimal, as in the RFC's store function.
 func timesliceKnobs() knobs {
 	return knobs{
 		timeSlice: {name: "time_slice_us", unit: "us", base: 10, high: maxSliceUS, value: 250},
@@ -72,8 +72,8 @@ func timesliceKnobs() knobs {
 	}
 }
 
-// Set implements Tunable. What is queued is taken along when slice_by changes, or
-// time_slice_us to or from 0: as if it had just come, in the order of arrival.
+// Set implements Tunable. When slice_by changes, or time_slice_us to or from 0, what is
+// queued is queued anew, in the order of arrival.
 func (t *Timeslice) Set(key, value string) error {
 	place, err := t.knobs.set("timeslice", key, value)
 	if err != nil {
@@ -90,8 +90,8 @@ func (t *Timeslice) Set(key, value string) error {
 	return nil
 }
 
-// setSlice changes the length of slices, of the one in progress too: it ends where
-// it would have ended, had it had that length from its start.
+// setSlice changes the length of slices. The one in progress ends when it would have ended
+// with that length from its start.
 func (t *Timeslice) setSlice(slice blk.Instant) {
 	if (slice == 0) != (t.slice == 0) {
 		t.move(slice, t.by)
@@ -101,8 +101,7 @@ func (t *Timeslice) setSlice(slice blk.Instant) {
 	t.end = t.start + blk.Instant(t.grown+1)*slice
 }
 
-// move takes what is queued from where it is to where it belongs under another
-// slice or key. What is to be served first is not concerned.
+// move queues everything anew under another slice or key, but for what is to be retried.
 func (t *Timeslice) move(slice blk.Instant, by sliceBy) {
 	var queued []*blk.Request
 	if t.slice == 0 {

@@ -2,8 +2,8 @@ package sched
 
 import "github.com/elevisor/elevisor/blk"
 
-// turn takes a group from the owner of the slice, after having found it one. nil: nobody has
-// anything queued, or others have and the owner keeps the disk for its next request.
+// turn takes the next group of the slice's owner, after a change of the owner if it is
+// due. nil: nothing is queued, or only by others, and the owner keeps the disk.
 func (t *Timeslice) turn(now blk.Instant) *blk.Request {
 	if t.owner == nil || t.over(now) {
 		next := t.ring().next(t.place)
@@ -22,7 +22,7 @@ func (t *Timeslice) turn(now blk.Instant) *blk.Request {
 	return g
 }
 
-// over says whether the owner has to hand the slice on.
+// over reports whether the owner loses the slice.
 func (t *Timeslice) over(now blk.Instant) bool {
 	t.renew(now)
 	if !t.wanted() {
@@ -37,8 +37,8 @@ func (t *Timeslice) over(now blk.Instant) bool {
 	return now >= t.end && !t.extended(now)
 }
 
-// renew does what a timer at the end of each slice would have done while nobody
-// waited for it: begin the next one, for the same owner.
+// renew does what a timer at the end of each slice would have done while nobody waited for
+// it: start the next one, for the same owner.
 func (t *Timeslice) renew(now blk.Instant) {
 	if t.owner == nil || now < t.end || t.wanted() {
 		return
@@ -48,10 +48,10 @@ func (t *Timeslice) renew(now blk.Instant) {
 	t.grown, t.served, t.lately = 0, 0, 0
 }
 
-// extended lets the owner go on for another slice where the rule allows it, or for
-// as many as bring the end past now if the disk had no room to ask in time. By rule
-// R the owner must have made use of its last slice, must not get more than
-// slice_extend_max in all, and nobody else may have waited as long as that.
+// extended extends the slice by another one if the rule allows it, or by as many as bring
+// the end past now, if Dispatch was called late. slice_extend_max limits them, the first
+// one included. Rule R wants the owner to have used its last slice, and nobody else to
+// have waited for slice_extend_max slices.
 func (t *Timeslice) extended(now blk.Instant) bool {
 	most := blk.Instant(t.knobs[extendMax].value) // slices in a row, the first one included
 	switch extendRule(t.knobs[extendBy].value) {
@@ -73,7 +73,7 @@ func (t *Timeslice) extended(now blk.Instant) bool {
 	return true
 }
 
-// enter gives k the slice.
+// enter starts a slice of k.
 func (t *Timeslice) enter(now blk.Instant, k *key) {
 	t.owner, t.place = k, k.place
 	t.start, t.end = now, now+t.slice
@@ -81,7 +81,7 @@ func (t *Timeslice) enter(now blk.Instant, k *key) {
 	t.counts.Slices++
 }
 
-// leave takes the slice from its owner, if it has one.
+// leave ends the slice of its owner, if it has one.
 func (t *Timeslice) leave(now blk.Instant) {
 	if t.owner != nil {
 		t.owner.left = now
@@ -89,7 +89,7 @@ func (t *Timeslice) leave(now blk.Instant) {
 	}
 }
 
-// wanted says whether others than the owner have something queued.
+// wanted reports whether anybody but the owner has something queued.
 func (t *Timeslice) wanted() bool {
 	n := t.ring().waiting
 	if t.owner != nil && t.owner.list.Len() > 0 {
