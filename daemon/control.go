@@ -12,8 +12,7 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// Daemon implements ctl.Control. Calls may come while it is closing, and then find
-// no disks.
+// Daemon implements ctl.Control. Calls that come while it is closing find no disks.
 
 // List implements ctl.Control.
 func (d *Daemon) List() (list []ctl.Disk) {
@@ -52,17 +51,17 @@ func (d *Daemon) Stat() (list []ctl.DiskStat) {
 	return list
 }
 
-// simulated is what s's drive has counted; nil if it is a real one.
+// simulated returns the counts of s's drive; nil if it is a real one.
 func (s *served) simulated() (x *backend.SimStats) {
-	l := s.domain.loops[0]                                   // a simulated drive has no more
-	_ = l.Do(func() { x = l.Simulated(s.image.disk.Index) }) // an ended loop has nothing to say
+	l := s.domain.loops[0]                                   // a simulated drive has only one
+	_ = l.Do(func() { x = l.Simulated(s.image.disk.Index) }) // an ended loop has no counts
 	return x
 }
 
-// recorded is what the loops have counted of s's image; nil if nobody asked for it.
+// recorded returns what the loops have counted of s's image; nil without record=on.
 func (s *served) recorded() (x *backend.RecorderStats) {
 	for _, l := range slices.Concat(s.domain.loops, s.domain.idle) {
-		_ = l.Do(func() { // an ended loop has nothing to say
+		_ = l.Do(func() { // an ended loop has no counts
 			if r := l.Recorder(s.image.disk.Index); r != nil {
 				if x == nil {
 					x = &backend.RecorderStats{}
@@ -74,13 +73,13 @@ func (s *served) recorded() (x *backend.RecorderStats) {
 	return x
 }
 
-// Trace has the disk's image keep the next n requests that are issued to it, for Traced.
-// The disk was opened with Record.
+// Trace makes the disk's image keep the next n requests that are issued to it, for Traced.
+// The disk must have been opened with Record.
 func (d *Daemon) Trace(disk string, n int) error {
 	return d.recorder(disk, func(r backend.Recorder) { r.Trace(n) })
 }
 
-// Traced are the requests kept since Trace; with several loops, the first one's.
+// Traced returns the requests kept since Trace, of the first loop if there are several.
 func (d *Daemon) Traced(disk string) (kept []backend.Access, err error) {
 	return kept, d.recorder(disk, func(r backend.Recorder) { kept = r.Traced() })
 }
@@ -130,8 +129,8 @@ func (d *Daemon) SetScheduler(disk, name string) error {
 	return err
 }
 
-// Switch replaces the scheduler of the disk's domain, under load; on an error the
-// old one goes on.
+// Switch replaces the scheduler of the disk's domain, under load. After an error the old
+// one continues.
 func (d *Daemon) Switch(disk, name string) (Switched, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,7 +172,7 @@ func (d *Daemon) Describe(disk string, w io.Writer) error {
 		return err
 	}
 	for _, l := range s.domain.loops {
-		var text strings.Builder // the loop does not wait for w
+		var text strings.Builder // so that the loop does not wait for w
 		if err := l.Do(func() { l.Describe(&text) }); err != nil {
 			return err
 		}
@@ -196,7 +195,7 @@ func (d *Daemon) DomainStats(disk string) (device.DomainStats, error) {
 	return s.domain.stats(), nil
 }
 
-// find is the disk called id. The caller holds d.mu.
+// find returns the disk called id. The caller holds d.mu.
 func (d *Daemon) find(id string) (*served, error) {
 	ids := make([]string, 0, len(d.disks))
 	for _, s := range d.disks {

@@ -1,6 +1,6 @@
-// Package serve wires the parts into a daemon: images, loops, devices and the
-// sockets in front of them. The command line, the demonstration and the tests use
-// it; nothing below knows of it.
+// Package daemon makes a server of the parts: it opens images, starts loops, and puts
+// devices and their sockets in front of them. The commands, the loopback and QEMU worlds
+// and tests use it.
 package daemon
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// Disk is what an operator says of one disk. The zero value of a field is its
-// default; DiskKeys lists the words.
+// Disk describes one disk, as the operator wants it. The zero value of a field is its
+// default; DiskKeys lists the keys of --disk.
 type Disk struct {
 	ID         string // default: the image's base name
 	Path       string // file, block device, mem:?size=, null:?size=, sim:hdd?preset= (backend.Open)
@@ -39,33 +39,32 @@ type Disk struct {
 	AIO           backend.AIO
 	NoDiscard     bool
 	NoLock        bool
-	Domain        string // of that name; Private; default: with the other disks on the same physical disk
+	Domain        string // a domain's name, or Private; default: shared with the disks on the same physical disk
 	Prio          blk.Prio
-	Record        bool // count what is issued to the image, seeks and lost merges
+	Record        bool // count the requests that reach the image, seeks and lost merges
 
-	// Slow makes the image as slow as that, for demonstrations and tests: no word on
-	// the command line.
+	// Slow slows the image down, for demonstrations and tests. It has no key.
 	Slow backend.RateOptions
 
-	// Shared makes disks with one path windows of one image even if that is memory, for
-	// experiments: no word on the command line.
+	// Shared makes disks with the same path windows of one image even if that is memory,
+	// for experiments. It has no key.
 	Shared bool
 
-	drive []driveKey // what --disk says of a simulated drive, until ParseDisk has put it behind Path
+	drive []driveKey // keys of a simulated drive, which ParseDisk appends to Path
 
-	// For tests of limits: no words on the command line. Sectors.
+	// For tests of limits; they have no keys. Sectors.
 	MaxDiscard, MaxWriteZeroes, DiscardAlignment blk.Sector
 	MaxWriteZeroesSeg                            int
 }
 
-// key is one word of an option and what it does to a T.
+// key is one key of an option that sets something in a T.
 type key[T any] struct {
 	name  string
 	value string // for the help text
 	set   func(d *T, v string) error
 }
 
-// diskKeys are in the order in which help prints them.
+// diskKeys are the keys of --disk in the order of the help text.
 var diskKeys = []key[Disk]{
 	{"id", "NAME", text(func(d *Disk) *string { return &d.ID })},
 	{"path", "FILE|DEVICE|mem:?size=N|null:?size=N|sim:hdd|sim:ssd", text(func(d *Disk) *string { return &d.Path })},
@@ -89,7 +88,7 @@ var diskKeys = []key[Disk]{
 	{"prio", "rt|be|idle", prio},
 	{"lock", "on|off", flag(func(d *Disk, on bool) { d.NoLock = !on })},
 	{"record", "on|off", flag(func(d *Disk, on bool) { d.Record = on })},
-	{"preset", "NAME (of sim: disks, as is all that follows)", ofDrive("preset")},
+	{"preset", "NAME (this and what follows: for sim: disks)", ofDrive("preset")},
 	{"model-file", "FILE", ofDrive("params")},
 	{"backing-file", "FILE|DEVICE", ofDrive("file")},
 	{"seed", "N", ofDrive("seed")},
@@ -97,10 +96,10 @@ var diskKeys = []key[Disk]{
 	{"drive", "NAME", ofDrive("drive")},
 }
 
-// driveKey is one word of a simulated drive.
+// driveKey is one key of a simulated drive.
 type driveKey struct{ key, value string }
 
-// ofDrive keeps a word of a simulated drive; what it may be, the backend knows.
+// ofDrive keeps a key of a simulated drive; the backend checks its value.
 func ofDrive(word string) func(*Disk, string) error {
 	return func(d *Disk, v string) error {
 		d.drive = append(d.drive, driveKey{word, v})
@@ -108,8 +107,8 @@ func ofDrive(word string) func(*Disk, string) error {
 	}
 }
 
-// foldDrive puts what was said of a simulated drive behind its path. A size is the
-// drive's, unless the path has one: then it is the disk's window of it.
+// foldDrive appends the keys of a simulated drive to its path. size is the drive's, unless
+// the path has one already: then it is the disk's window.
 func (d *Disk) foldDrive() error {
 	sim, _ := backend.IsSim(d.Path)
 	if !sim && len(d.drive) > 0 {
@@ -126,7 +125,7 @@ func (d *Disk) foldDrive() error {
 	return nil
 }
 
-// DiskKeys prints the words of --disk, one a line.
+// DiskKeys lists the keys of --disk for a help text, one a line.
 func DiskKeys() string { return help(diskKeys) }
 
 func help[T any](keys []key[T]) string {
@@ -137,8 +136,8 @@ func help[T any](keys []key[T]) string {
 	return b.String()
 }
 
-// ParseDisk reads KEY=VALUE,KEY=VALUE,…; a comma in a value is written twice, as in
-// QEMU.
+// ParseDisk reads KEY=VALUE,KEY=VALUE,... as in QEMU, where a comma in a value is written
+// twice.
 func ParseDisk(s string) (Disk, error) {
 	var d Disk
 	err := parse("--disk", diskKeys, &d, s, nil)
@@ -151,7 +150,8 @@ func ParseDisk(s string) (Disk, error) {
 	return d, err
 }
 
-// parse sets what s says in to; a key that is not among keys goes to other.
+// parse sets the KEY=VALUE items of s in to. A key that is not in keys goes to other, if
+// that is not nil.
 func parse[T any](option string, keys []key[T], to *T, s string, other func(name, v string) error) error {
 	for _, item := range splitCommas(s) {
 		name, v, ok := strings.Cut(item, "=")
@@ -192,7 +192,7 @@ func prio(d *Disk, v string) error {
 	return fmt.Errorf("want rt, be or idle")
 }
 
-// check refuses what no single key shows to be wrong.
+// check refuses combinations of keys that are not valid.
 func (d *Disk) check() error {
 	switch {
 	case d.Path == "":
@@ -262,7 +262,7 @@ func discard(d *Disk, v string) error {
 	return nil
 }
 
-// block reads a block size; which ones are valid, the backend knows.
+// block reads a block size; the backend knows which ones it can have.
 func block(at func(*Disk) *int) func(*Disk, string) error {
 	return func(d *Disk, v string) error {
 		n, err := blk.ParseBytes(v)

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Domain is what an operator says of a scheduling domain: disks that live on one
+// Domain describes a scheduling domain, as the operator wants it: disks that are on one
 // physical disk, and the scheduler in which their requests meet.
 type Domain struct {
 	ID         string
@@ -27,10 +27,10 @@ type Domain struct {
 	Knobs      []sched.Knob // in the order given
 }
 
-// Private, as a disk's domain, keeps it out of every domain but its own.
+// Private is the domain of a disk that gets one of its own.
 const Private = "private"
 
-// Auto, as a scheduler's name, leaves the choice to us.
+// Auto is the scheduler of a domain that gets one by its disks.
 const Auto = "auto"
 
 // workersMax is the most loops of one domain.
@@ -54,11 +54,11 @@ func rotational(d *Domain, v string) error {
 	return errors.New("want on, off or auto")
 }
 
-// DomainKeys prints the words of --domain, one a line, and the schedulers.
+// DomainKeys lists the keys of --domain for a help text, one a line, and the schedulers.
 func DomainKeys() string { return help(domainKeys) + "\nSchedulers:\n\n" + sched.Help() }
 
-// ParseDomain reads KEY=VALUE,KEY=VALUE,…; a key that is not the domain's is taken
-// for a knob of its scheduler, which says later whether there is one.
+// ParseDomain reads KEY=VALUE,KEY=VALUE,... as ParseDisk does. Any other key is taken for a
+// knob; whether there is one is checked when the domain starts.
 func ParseDomain(s string) (Domain, error) {
 	var d Domain
 	err := parse("--domain", domainKeys, &d, s, func(name, v string) error {
@@ -71,16 +71,16 @@ func ParseDomain(s string) (Domain, error) {
 	return d, err
 }
 
-// domain is a running scheduling domain. Its daemon's lock guards it.
+// domain is a running scheduling domain. The daemon's lock guards it.
 type domain struct {
 	id     string
 	spec   Domain
 	loops  []*device.Loop
-	idle   []*device.Loop // whose queues were gathered on loops[0]
+	idle   []*device.Loop // their queues were gathered on loops[0]
 	images []*image
 	log    *zap.Logger
 
-	shared  bool // found by the physical disk: others on it join
+	shared  bool // made for a physical disk: others on it join
 	devices []*device.Device
 
 	kind   sched.Kind // of the present scheduler
@@ -88,7 +88,7 @@ type domain struct {
 	hand   handSet
 }
 
-// choose settles which scheduler runs, and says why.
+// choose returns the kind of scheduler for that name, and why it is that one.
 func (d *domain) choose(name string) (sched.Kind, string, error) {
 	if name != "" && name != Auto {
 		kind, err := sched.Find(name)
@@ -113,8 +113,8 @@ func (d *domain) choose(name string) (sched.Kind, string, error) {
 	return sched.Auto(false), strings.Join(reasons, "; "), nil
 }
 
-// rotational says whether the domain's disks have a head to move: the operator's word,
-// or what one of the images says that can be believed.
+// rotational reports whether the domain's disks have a head to move: as the operator says,
+// or as one of the images says that can be believed.
 func (d *domain) rotational() bool {
 	if d.spec.Rotational == "on" || d.spec.Rotational == "off" {
 		return d.spec.Rotational == "on"
@@ -151,7 +151,7 @@ func (d *domain) start(engine device.Engine) (err error) {
 	return nil
 }
 
-// setFirst sets what --domain says on a loop that does not run yet.
+// setFirst sets the knobs of --domain on a loop that does not run yet.
 func (d *domain) setFirst(l *device.Loop) error {
 	knobs := d.spec.Knobs
 	if depth := d.spec.QueueDepth; depth != 0 {
@@ -165,7 +165,7 @@ func (d *domain) setFirst(l *device.Loop) error {
 	return nil
 }
 
-// apart are the schedulers in which requests of different queues do not meet.
+// apart lists the schedulers in which requests of different queues do not meet.
 func apart() (names []string) {
 	for _, k := range sched.Kinds() {
 		if !k.Meets {
@@ -175,10 +175,10 @@ func apart() (names []string) {
 	return names
 }
 
-// depthFor is how many requests the disks have at a time under that scheduler.
+// depthFor is the queue depth with that kind of scheduler.
 func (d *domain) depthFor(k sched.Kind) int { return cmp.Or(d.spec.QueueDepth, k.Depth) }
 
-// attach gives every image its place in loop l: the same in each.
+// attach attaches all images to loop l. Each has the same index in all loops.
 func (d *domain) attach(l *device.Loop, h backend.Host) error {
 	for _, i := range d.images {
 		index, err := l.Attach(i.Image, h)
@@ -190,7 +190,7 @@ func (d *domain) attach(l *device.Loop, h backend.Host) error {
 	return nil
 }
 
-// Switched is what a switch of schedulers met.
+// Switched says what was there when a scheduler was replaced.
 type Switched struct {
 	Queued int // requests that moved from the old scheduler to the new one
 	OnDisk int // requests that complete at the old one
@@ -198,7 +198,7 @@ type Switched struct {
 
 // switchTo replaces the scheduler; on an error the old one goes on.
 func (d *domain) switchTo(name string) (met Switched, err error) {
-	if name == "" { // which at the start means auto
+	if name == "" { // only at the start that means auto
 		_, err := sched.Resolve(name)
 		return met, err
 	}
@@ -208,11 +208,11 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	}
 	if chosen.Meets && len(d.loops) > 1 {
 		for _, x := range d.devices {
-			if err := x.Gather(patience()); err != nil {
+			if err := x.Gather(gatherTimer()); err != nil {
 				return met, err
 			}
 		}
-		d.loops, d.idle = d.loops[:1], d.loops[1:] // where they stay: none has one loop from now on
+		d.loops, d.idle = d.loops[:1], d.loops[1:] // the domain has one loop from now on
 	}
 	next := make([]sched.Scheduler, len(d.loops))
 	for i, l := range d.loops {
@@ -237,23 +237,23 @@ func (d *domain) switchTo(name string) (met Switched, err error) {
 	return met, nil
 }
 
-// How long the requests in flight of a queue may take when queues are gathered, and
-// how often one looks.
+// gatherWait is how long a device's requests in flight may take when its queues are
+// gathered, and gatherLook how often that is checked.
 const (
 	gatherWait = 5 * time.Second
 	gatherLook = time.Millisecond
 )
 
-// patience waits a moment each time it is asked, and is out after gatherWait.
-func patience() func() bool {
-	began := clock.Start()
+// gatherTimer returns what device.Gather waits with.
+func gatherTimer() func() bool {
+	started := clock.Start()
 	return func() bool {
 		clock.Sleep(gatherLook)
-		return began.Now() < blk.Instant(gatherWait)
+		return started.Now() < blk.Instant(gatherWait)
 	}
 }
 
-// stats sums the loops' statistics.
+// stats adds up the loops' statistics.
 func (d *domain) stats() (sum device.DomainStats) {
 	for i, l := range slices.Concat(d.loops, d.idle) {
 		var s device.DomainStats

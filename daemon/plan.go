@@ -23,7 +23,7 @@ type image struct {
 	domain *domain
 }
 
-// options are what spec asks of its image.
+// options are the options of spec's image.
 func (spec *Disk) options() backend.Options {
 	return backend.Options{
 		ReadOnly: spec.ReadOnly, Cache: spec.Cache, AIO: spec.AIO, Lock: !spec.NoLock, Discard: !spec.NoDiscard,
@@ -31,8 +31,8 @@ func (spec *Disk) options() backend.Options {
 	}
 }
 
-// image opens spec's image, or finds it among those that are open: disks with one
-// path are windows of one image, read-only if all of them are.
+// image opens spec's image, or finds it among those that are open. Disks with the same path
+// are windows of one image, which is read-only if all of them are.
 func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	path, opts, record := imagePath(spec.Path), spec.options(), spec.Record
 	for _, other := range all {
@@ -66,7 +66,7 @@ func (d *Daemon) image(spec Disk, all []Disk, log *zap.Logger) (*image, error) {
 	return i, nil
 }
 
-// imagePath is one name for one file.
+// imagePath returns one path for all paths of a file.
 func imagePath(path string) string {
 	if sim, _ := backend.IsSim(path); sim || anonymous(path) {
 		return path
@@ -80,15 +80,15 @@ func imagePath(path string) string {
 	return path
 }
 
-// anonymous says whether path names no file and no simulated drive: each such disk is
-// its own.
+// anonymous reports whether path names neither a file nor a simulated drive with a name:
+// each such disk has an image of its own.
 func anonymous(path string) bool {
 	sim, named := backend.IsSim(path)
 	return strings.HasPrefix(path, "mem:") || strings.HasPrefix(path, "null:") || sim && !named
 }
 
-// A predecessor that was killed holds its lock until the kernel has finished what
-// it had in flight; then the lock is ours. Whoever holds it longer is alive.
+// A server that was killed holds its lock until the kernel has finished what it had in
+// flight. Whoever holds it longer is alive.
 const (
 	lockWait  = 5 * time.Second
 	lockRetry = 5 * time.Millisecond
@@ -108,9 +108,9 @@ func openImage(path string, o backend.Options, log *zap.Logger) (backend.Image, 
 	}
 }
 
-// domainOf finds or makes the domain of a disk: the one it names; else the one in
-// which its image, or another on the same physical disk, is already; else one of
-// its own, which has the physical disk's name.
+// domainOf finds or makes the domain of a disk: the one that it names; otherwise the one
+// that its image, or another one on the same physical disk, is in already; otherwise a new
+// one with the physical disk's name.
 func (d *Daemon) domainOf(spec Disk, i *image) (*domain, error) {
 	var found *domain
 	switch {
@@ -149,7 +149,7 @@ func (d *Daemon) physicalDomain(spec Disk, i *image) *domain {
 	return found
 }
 
-// namedDomain is the domain called id, made with the defaults if nobody described it.
+// namedDomain returns the domain called id, which it makes with the defaults if it is new.
 func (d *Daemon) namedDomain(id string) *domain {
 	if n := slices.IndexFunc(d.domains, func(x *domain) bool { return x.id == id }); n >= 0 {
 		return d.domains[n]

@@ -18,21 +18,21 @@ import (
 	"go.uber.org/zap"
 )
 
-// defaultQueues is how many virtqueues a disk has: as many as QEMU wants by default,
-// one a virtual CPU, of all but the largest VMs. It may use fewer.
+// defaultQueues is how many virtqueues a disk has by default. QEMU wants one per virtual
+// CPU by default; it may use fewer, and 16 are enough for all but the largest VMs.
 const defaultQueues = 16
 
-// Daemon is a set of disks that are being served.
+// Daemon serves a set of disks.
 type Daemon struct {
 	log *zap.Logger
 
-	mu      sync.Mutex // the lists and the domains: one switch or knob at a time, and none during a Close
+	mu      sync.Mutex // guards the lists and the domains; one reader of statistics, switch or knob at a time, none during Close
 	images  []*image
 	domains []*domain
 	disks   []*served
 }
 
-// served is one disk with all that belongs to it.
+// served is one disk and what belongs to it.
 type served struct {
 	spec   Disk
 	image  *image
@@ -42,7 +42,7 @@ type served struct {
 	log    *zap.Logger
 }
 
-// Open opens all disks and their sockets; with an error, none stays open.
+// Open opens all disks and their sockets. After an error none is open.
 func Open(disks []Disk, domains []Domain, log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{log: log}
 	defer func() {
@@ -71,7 +71,7 @@ func Open(disks []Disk, domains []Domain, log *zap.Logger) (_ *Daemon, err error
 	return d, nil
 }
 
-// plan opens the images and settles which disk is in which domain.
+// plan opens the images and decides which disk is in which domain.
 func (d *Daemon) plan(disks []Disk, domains []Domain) error {
 	for _, spec := range domains {
 		for _, x := range d.domains {
@@ -106,7 +106,7 @@ func (d *Daemon) plan(disks []Disk, domains []Domain) error {
 	return errors.Join(d.emptyDomain(), d.overlap())
 }
 
-// emptyDomain is an error if one was described in which there is no disk.
+// emptyDomain returns an error if there is a domain without a disk.
 func (d *Daemon) emptyDomain() error {
 	var empty *domain
 	used := []string{}
@@ -123,7 +123,7 @@ func (d *Daemon) emptyDomain() error {
 	return fmt.Errorf("domain %s has no disk; the disks are in %s (a disk joins one by domain=NAME)", empty.id, strings.Join(used, ", "))
 }
 
-// overlap is an error if two disks may write the same part of an image.
+// overlap returns an error if two disks can write to the same part of an image.
 func (d *Daemon) overlap() error {
 	for i, a := range d.disks {
 		for _, b := range d.disks[:i] {
@@ -141,7 +141,7 @@ func (d *Daemon) overlap() error {
 	return nil
 }
 
-// window is the part of the image that the disk is, in bytes.
+// window is the part of the image that is the disk, in bytes.
 func (s *served) window() (from, to int64) {
 	to = s.image.Info().Sectors.Bytes()
 	if s.spec.Size > 0 {
@@ -150,8 +150,8 @@ func (s *served) window() (from, to int64) {
 	return s.spec.Offset, to
 }
 
-// engine is how the loops of x wait: with io_uring unless every image in it is
-// served by threads.
+// engine is how the loops of x wait: with epoll if all its images are served by threads,
+// with io_uring or not at all if one of them demands it, otherwise with what there is.
 func (d *Daemon) engine(x *domain) device.Engine {
 	threads, uring := true, false
 	for _, i := range x.images {
@@ -167,8 +167,8 @@ func (d *Daemon) engine(x *domain) device.Engine {
 	return device.EngineAuto
 }
 
-// giveProcessors sees to it that a loop that waits in the kernel, and keeps its
-// processor of Go's while it does, leaves some for everybody else.
+// giveProcessors raises GOMAXPROCS, as a loop keeps one of Go's processors while it waits
+// in the kernel, and everything else needs some as well.
 func giveProcessors(loops int) {
 	if want := max(loops+2, 4); os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) < want {
 		runtime.GOMAXPROCS(want)
@@ -226,7 +226,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		wg.Go(func() {
 			if err := s.server.Serve(all, s.device, s.device); err != nil {
 				errs[i] = fmt.Errorf("disk %s: %w", s.spec.ID, err)
-				stop() // a disk that nobody can reach any more: let the supervisor see it
+				stop() // nobody can reach this disk any more: let the supervisor see it
 			}
 		})
 	}
@@ -247,7 +247,7 @@ func (s *served) announce() {
 	s.log.Info("listening", append(fields, zap.String("socket", s.spec.Socket))...)
 }
 
-// Close ends all disks; the sockets are closed already, or were never served.
+// Close ends all disks.
 func (d *Daemon) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,11 +15,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// MaxQueues is the most virtqueues a device has: the protocol's queue numbers have
-// 8 bits.
+// MaxQueues is the most virtqueues of a device: queue numbers have 8 bits in vhost-user.
 const MaxQueues = 256
 
-// queuesMax is the most queues of one loop; each has a kick to be watched.
+// queuesMax is the most queues of one loop; each has a kick to watch.
 const queuesMax = watchesMax - 1
 
 // Options describe one guest's disk. Zero values take the default.
@@ -31,7 +30,7 @@ type Options struct {
 	Info       backend.Info // of that image
 	Loops      []*Loop      // queue i runs on Loops[i % len]
 	NumQueues  int          // default 1
-	QueueSize  int          // entries; default 128. The driver decides; SegMax follows it
+	QueueSize  int          // entries; default 128. The driver decides; it only sets SegMax's default
 	SegMax     int          // data segments announced; default QueueSize - 2
 	SizeMax    int          // bytes in a segment; default 0: not announced
 	Offset     blk.Sector   // of the guest's window in the image
@@ -48,8 +47,8 @@ type Options struct {
 	Log               *zap.Logger
 }
 
-// Device is one guest's disk. It implements what a vhost-user session asks of a
-// device and of its queues; a session calls one method at a time.
+// Device is one guest's disk. It implements vhost.Device and vhost.Queues; a session calls
+// one method at a time.
 type Device struct {
 	o        Options
 	config   blk.Config
@@ -57,7 +56,7 @@ type Device struct {
 	offered  uint64
 	features uint64 // acknowledged
 	queues   []*queue
-	lanes    []meter // by loop: when it had requests of this device
+	lanes    []meter // by loop: when that had requests of this device
 
 	reading atomic.Bool  // by Stats, which owns what follows
 	latency []Histograms // by queue: the sum of what the loops have given up
@@ -97,13 +96,13 @@ func New(o Options) (*Device, error) {
 	return d, nil
 }
 
-// warn logs from a loop's goroutine without making it wait for a terminal. A queue
-// says at most one thing between a start and a stop.
+// warn logs from a loop's goroutine without waiting for the log. A queue logs at most once
+// between its start and its stop.
 func (d *Device) warn(msg string, err error) {
 	go log(d.o.Log).Warn(msg, zap.Error(err))
 }
 
-// defaults fills in what the options leave open and refuses what cannot be.
+// defaults fills in default values and refuses invalid options.
 func (d *Device) defaults() error {
 	o := &d.o
 	o.Serial = cmp.Or(o.Serial, o.ID[:min(len(o.ID), blk.IDSize)])
@@ -147,8 +146,7 @@ func (d *Device) defaults() error {
 	return nil
 }
 
-// announce works out the feature bits, the configuration space and what requests
-// are held to.
+// announce computes the feature bits, the configuration space and the limits of requests.
 func (d *Device) announce() {
 	o := &d.o
 	d.offered = virtqueue.FeatureVersion1 | virtqueue.FeatureIndirect | virtqueue.FeatureEventIdx |
@@ -214,8 +212,8 @@ func (d *Device) SetFeatures(bits uint64) error {
 	return d.setThrough()
 }
 
-// writeThrough says whether a write must be durable before it is acknowledged: a
-// driver that cannot flush cannot have a cache (virtio 1.3, 5.2.5.2).
+// writeThrough reports whether a write must be durable before it is acknowledged. That is
+// so for a driver that cannot flush (virtio 1.3, 5.2.5.2).
 func (d *Device) writeThrough() bool {
 	return !d.config.Writeback || d.features&blk.FeatureFlush == 0
 }
@@ -231,7 +229,7 @@ func (d *Device) Config() []byte {
 	return b[:]
 }
 
-// SetConfig implements vhost.Device: the cache mode is all that may be written.
+// SetConfig implements vhost.Device: only the cache mode can be written.
 func (d *Device) SetConfig(off uint32, data []byte) error {
 	if off != blk.ConfigWriteback || len(data) != 1 || data[0] > 1 {
 		return fmt.Errorf("%d bytes at %d of the configuration cannot be written; only byte %d, to 0 or 1", len(data), off, blk.ConfigWriteback)
@@ -279,7 +277,7 @@ func (d *Device) Reset() {
 // Capacity is the length of the guest's disk.
 func (d *Device) Capacity() blk.Sector { return d.o.Size }
 
-// ReadOnly says whether the guest cannot write.
+// ReadOnly reports whether the guest cannot write.
 func (d *Device) ReadOnly() bool { return d.o.ReadOnly }
 
 // Count implements vhost.Queues.
@@ -306,7 +304,7 @@ func (d *Device) Start(i int, p virtqueue.Params) error {
 	return err
 }
 
-// record is queue i's part of the in-flight region, nil without one.
+// record returns queue i's part of the in-flight region, nil without one.
 func (d *Device) record(i int) []byte {
 	if d.inflight == nil || i >= d.records {
 		return nil
@@ -316,9 +314,8 @@ func (d *Device) record(i int) []byte {
 	return b[i*stride : (i+1)*stride]
 }
 
-// Kick says that the driver has made something available in queue i, where no kick
-// descriptor says it: the queue is looked at in the loop's next step. On the loop's
-// goroutine only.
+// Kick says that the driver has made something available in queue i, where there is no kick
+// descriptor: the loop looks at the queue in its next step. On the loop's goroutine only.
 func (d *Device) Kick(i int) { d.queues[i].kicked = true }
 
 // Enable implements vhost.Queues.
@@ -353,7 +350,7 @@ func (d *Device) SetErr(i int, c virtqueue.Notifier) {
 // Stop implements vhost.Queues.
 func (d *Device) Stop(i int, done func(base uint32)) {
 	if d.do(i, func(q *queue) { q.on().stop(q, done) }) != nil {
-		done(0) // the loop is gone, and with it everything that was in flight
+		done(0) // the loop has ended, and with it everything that was in flight
 	}
 }
 
@@ -388,7 +385,7 @@ func (d *Device) Stats() (sum Stats, queues []Stats) {
 // do runs fn for queue i on its loop. A loop that has ended has no queues left.
 func (d *Device) do(i int, fn func(q *queue)) error {
 	q := d.queues[i]
-	for ran := false; !ran; { // once more where q moved to another loop meanwhile
+	for ran := false; !ran; { // again if q has moved to another loop meanwhile
 		l := q.loop.Load()
 		err := l.Do(func() {
 			if ran = q.loop.Load() == l; ran {

@@ -12,22 +12,21 @@ import (
 	"github.com/elevisor/elevisor/sched"
 )
 
-// What an operator may ask of a running domain. Every function runs on the loop's
+// What an operator can do with a running domain. All functions here run on the loop's
 // goroutine, by Do.
 
 // DepthMax is the largest number of requests on a domain's disks at a time.
 const DepthMax = 1024
 
-// DefaultConfig is that of a domain's schedulers, where the operator says nothing: a
-// group may grow to the kernel's default for max_sectors_kb, and to what one readv takes.
+// DefaultConfig is the default for the schedulers of a domain. A group is limited by the
+// kernel's default of max_sectors_kb, and by what one readv takes.
 func DefaultConfig(rotational bool) *sched.Config {
 	return &sched.Config{Rotational: rotational, MaxSectors: 1280 << 10 / blk.SectorSize, MaxSegments: 1024}
 }
 
-// Switch replaces the scheduler while requests are queued and in flight: what is
-// queued moves over in the order of its arrival, unmerged; what is on the disk
-// completes at the scheduler that gave it up. It returns how many requests there
-// were of either.
+// Switch replaces the scheduler while requests are queued and in flight. What is queued
+// moves to s in the order of arrival, unmerged; what is on the disk completes at the
+// scheduler that dispatched it. It returns how many there were of each.
 func (l *Loop) Switch(s sched.Scheduler) (queued, onDisk int) {
 	old := l.sched
 	l.sched = s
@@ -38,16 +37,17 @@ func (l *Loop) Switch(s sched.Scheduler) (queued, onDisk int) {
 	return len(moved), l.inflight
 }
 
-// Config is what the loop's schedulers are made with. Its goroutine changes it.
+// Config is what the loop's schedulers are made with. Only the loop's goroutine changes it.
 func (l *Loop) Config() *sched.Config { return l.config }
 
-// Scheduler is the present one. Lent, to be used within the Do that asked for it.
+// Scheduler is the present one. Lent, for use within one Do.
 func (l *Loop) Scheduler() sched.Scheduler { return l.sched }
 
-// Depth is how many requests the loop keeps on its disks at most.
+// Depth is the most requests that the loop has on its disks at a time, apart from those
+// that go past the scheduler.
 func (l *Loop) Depth() int { return l.depth }
 
-// SetDepth changes it, between 1 and what the loop was made for.
+// SetDepth changes Depth, between 1 and what the loop was made for.
 func (l *Loop) SetDepth(n int) error {
 	if n < 1 || n > l.depthMax {
 		return fmt.Errorf("queue-depth=%d is out of range 1 to %d", n, l.depthMax)
@@ -96,7 +96,7 @@ func (l *Loop) Tunables() []sched.Info {
 	}, sched.Tunables(l.sched)...)
 }
 
-// Stats copies the domain's statistics, all but the latencies, which its devices have.
+// Stats copies the domain's statistics, except for the latencies, which its devices have.
 func (l *Loop) Stats() (s DomainStats) {
 	for _, q := range l.queues {
 		one := q.snapshot(l.now)
@@ -108,8 +108,8 @@ func (l *Loop) Stats() (s DomainStats) {
 	return s
 }
 
-// Simulated copies what the drive of the image at index has counted; nil if that is no
-// simulated one.
+// Simulated copies the counts of the simulated drive of the image at index; nil if it has
+// none.
 func (l *Loop) Simulated(index int) *backend.SimStats {
 	d := l.disks[index].simulated
 	if d == nil {
@@ -119,8 +119,8 @@ func (l *Loop) Simulated(index int) *backend.SimStats {
 	return &s
 }
 
-// Recorder is what records the requests to the image at index; nil if nothing does.
-// Lent, to be used within the Do that asked for it.
+// Recorder is the recorder of the image at index; nil if it has none. Lent, for use within
+// one Do.
 func (l *Loop) Recorder(index int) backend.Recorder { return l.disks[index].recorder }
 
 // Describe prints the domain's state for people.

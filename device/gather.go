@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Requests of queues on different loops never meet, which only the scheduler none
-// does not mind. Before another one takes over, the queues are gathered on one loop.
+// Requests of queues on different loops do not meet. Before a domain gets a scheduler in
+// which they have to (sched.Kind.Meets), its queues are gathered on one loop.
 
 // add puts q on l. Any goroutine.
 func (l *Loop) add(q *queue) error {
@@ -25,11 +25,12 @@ func (l *Loop) add(q *queue) error {
 	return err
 }
 
-// Gather moves all queues to the first of the device's loops, under load. For each
-// in turn: nothing more is taken, what was taken is waited for, and the other loop
-// goes on where the ring stands. wait is called between two looks and is false when
-// it has been too long; with that or another error, some queues have moved and all
-// go on. One goroutine at a time calls it; sessions may call all else meanwhile.
+// Gather moves all queues to the first of the device's loops, under load, one by one: its
+// loop takes nothing more from the ring and finishes what it has taken, and the other loop
+// continues where the ring stands. wait is called between two attempts and returns false
+// once it has taken too long. On that or another error some queues have moved, and all of
+// them continue. One goroutine at a time calls Gather; sessions may call everything else
+// meanwhile.
 func (d *Device) Gather(wait func() bool) error {
 	for _, q := range d.queues {
 		if q.loop.Load() == d.o.Loops[0] {
@@ -62,37 +63,37 @@ func (d *Device) move(q *queue, to *Loop, wait func() bool) error {
 	return to.Do(func() {
 		q.lane = &d.lanes[slices.Index(d.o.Loops, to)]
 		to.queues = append(to.queues, q)
-		q.goOn(to)
+		q.serveOn(to)
 	})
 }
 
-// giveUp takes q off l if nothing of it is in flight and nobody here reads its kick any
-// more, which would be lost to the other loop. Else it sees to it that soon this is
-// so; or, when it is too late for that, that q goes on here.
+// giveUp takes q off l if nothing of it is in flight and its kick is no longer read here,
+// where it would be lost to the other loop. Otherwise it makes this come true soon or, if
+// it is too late for that, lets q continue here.
 func (l *Loop) giveUp(q *queue, to *Loop, late bool) (left bool) {
 	q.moving = true
 	if q.kick != nil && q.watch != nil {
-		q.deaf = false
-		l.unwatch(q.watch, func() { q.deaf = true })
+		q.unwatched = false
+		l.unwatch(q.watch, func() { q.unwatched = true })
 		q.watch = nil
 	}
 	for _, r := range l.sched.Drain(q.source, nil) {
 		l.disks[r.Disk.Index].direct.PushBack(r)
 	}
-	if q.owed == 0 && (q.kick == nil || q.deaf) {
+	if q.owed == 0 && (q.kick == nil || q.unwatched) {
 		l.publish()
 		l.queues = slices.DeleteFunc(l.queues, func(x *queue) bool { return x == q })
 		q.loop.Store(to)
 		return true
 	}
 	if late {
-		q.goOn(l)
+		q.serveOn(l)
 	}
 	return false
 }
 
-// goOn has q served by l, on whose goroutine it runs.
-func (q *queue) goOn(l *Loop) {
+// serveOn makes l, on whose goroutine it runs, serve q.
+func (q *queue) serveOn(l *Loop) {
 	q.moving, q.hot = false, true
 	if q.kick != nil && q.watch == nil {
 		q.watch = l.watch(q.kick.Raw(), &q.kicked)

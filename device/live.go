@@ -16,31 +16,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Waiter is the only thing that blocks. Wakeup may be called from any goroutine,
-// the rest belongs to the loop's.
+// Waiter is where a loop blocks, and nothing else of it does. Wakeup may be called from any
+// goroutine, the other methods only from the loop's.
 type Waiter interface {
-	// Wait submits what is queued on the waiter's ring, if it has one, and returns
-	// when there may be something to do, or d nanoseconds have passed: 0 looks and
-	// returns at once, negative sets no limit.
+	// Wait submits what is queued on the waiter's ring, if it has one, and returns when
+	// there may be something to do or d nanoseconds have passed; 0: it does not block, <0:
+	// there is no limit.
 	Wait(d int64) error
 	// Wakeup ends the current Wait, or the next one. After Close it does nothing.
 	Wakeup()
-	// Watch sets *fired when descriptor fd was readable, and reads it empty, until
-	// the watch is given to Unwatch; it may still be, and descriptor read, until done,
-	// if not nil, is called on the loop's goroutine.
+	// Watch sets *fired whenever descriptor fd was readable, and reads it empty, until
+	// Unwatch. After that it may still happen until done, if it is not nil, is called, on
+	// the loop's goroutine.
 	Watch(fd int, fired *bool) Watch
 	Unwatch(w Watch, done func())
-	// Signal notifies whoever waits at fd, at the latest with the next Wait. It does
-	// not block, whatever the other side does with its end of the descriptor.
+	// Signal writes to the eventfd fd, at the latest with the next Wait. It does not
+	// block, whatever the other side does with its end.
 	Signal(fd *eventfd.FD)
-	// Flush has every Signal so far look at its descriptor's number, which may be
-	// closed then.
+	// Flush makes sure that no earlier Signal still needs the number of its descriptor,
+	// which may be closed then.
 	Flush()
 	// Close ends the waiter. Nothing is watched.
 	Close() error
 }
 
-// Watch is a Waiter's name for one watched descriptor.
+// Watch is a Waiter's handle for one watched descriptor.
 type Watch any
 
 // Engine says how a loop waits, and so what its backends may use.
@@ -53,19 +53,19 @@ const (
 	EnginePoll
 )
 
-// ringEntries is the size of a loop's submission ring; a step that has more to
-// say enters the kernel once more.
+// ringEntries is the size of a loop's submission ring; a step that submits more enters the
+// kernel once more.
 const ringEntries = 512
 
 // mailbox is how many calls may wait for a loop at a time; more wait in their
 // own goroutines.
 const mailbox = 64
 
-// errEnded is the answer of a loop that does not run any more.
+// errEnded is the error of Do on a loop that no longer runs.
 var errEnded = errors.New("the loop has ended")
 
-// live is what a loop has only in real time. Its zero value is a loop that is
-// stepped by hand.
+// live is what a loop has only in real time. Its zero value is for a loop that is stepped
+// by its caller.
 type live struct {
 	waiter Waiter
 	mail   chan func()
@@ -73,7 +73,7 @@ type live struct {
 	once   sync.Once // closes quit
 	ended  chan struct{}
 	log    *zap.Logger
-	lost   error // why the loop can reach its disks no longer
+	lost   error // why the loop can no longer reach its disks
 }
 
 // Start runs l on a goroutine and thread of its own until Stop. setup, if not nil,
@@ -88,13 +88,14 @@ func (l *Loop) Start(engine Engine, now func() blk.Instant, log *zap.Logger, set
 
 func (l *Loop) run(engine Engine, now func() blk.Instant, setup func(backend.Host) error, ready chan<- error) {
 	defer close(l.ended)
-	// The ring belongs to one thread, and a thread that waits in a system call for
-	// its whole life is no use to other goroutines anyhow.
+	// The ring belongs to one thread, and a thread that spends its life waiting in system
+	// calls is of no use to other goroutines.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	// Timers of a thread are up to 50 us late by default, so that some fall together. A
-	// system that refuses is one whose slices and simulated drives are as coarse.
+	// By default the kernel lets a thread's timers be up to 50 us late, to expire several
+	// at once. If it refuses to change that, time slices and simulated drives are that
+	// coarse.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }() // back to the default: the thread may live on
 	w, ring, err := newWaiter(engine, log(l.log))
@@ -115,7 +116,7 @@ func (l *Loop) run(engine Engine, now func() blk.Instant, setup func(backend.Hos
 	}
 }
 
-// steps is the loop's life.
+// steps calls Step until the loop is stopped or lost.
 func (l *Loop) steps(now func() blk.Instant) {
 	for {
 		at := now()
@@ -124,7 +125,7 @@ func (l *Loop) steps(now func() blk.Instant) {
 			l.lost = err
 		}
 		if l.lost != nil {
-			l.mourn()
+			l.runWithoutDisks()
 			return
 		}
 		if !l.readMail() {
@@ -133,15 +134,15 @@ func (l *Loop) steps(now func() blk.Instant) {
 	}
 }
 
-// spin is how long before a simulated drive is done, or a scheduler in front of one has
-// waited for long enough, in nanoseconds, the loop is awake already, and looks again and
-// again. From a timer's end to the thread's first step it is
-// some tens of microseconds, and 110 in a virtual machine whose processor was asleep: as
-// long as several commands that hit the drive's cache. Beside a head move this is nothing.
+// spin is how long the loop polls before a simulated drive is done, or a scheduler in front
+// of one has waited long enough, in nanoseconds. From the expiry of a timer to the thread's
+// next step it takes some tens of microseconds, and 110 in a virtual machine whose
+// processor was asleep: as long as several commands that hit the drive's cache, though
+// nothing compared with a seek.
 const spin = 150_000
 
-// nap is how long to wait at most, in the words of Waiter, after a step that was begun at
-// and wants the next one at wake.
+// nap is the argument for Waiter.Wait after a step that started at at and wants the next
+// one at wake.
 func (l *Loop) nap(at, wake blk.Instant) int64 {
 	if wake == blk.Never {
 		return -1
@@ -152,11 +153,11 @@ func (l *Loop) nap(at, wake blk.Instant) int64 {
 	return max(0, int64(wake-at))
 }
 
-// mourn is what is left to a loop that can reach its disks no longer, the world's
-// fault at the worst place: its queues are broken, and it answers until it is
-// stopped. What is in flight stays in the in-flight records.
-func (l *Loop) mourn() {
-	log(l.log).Error("loop cannot reach its disks any more", zap.Error(l.lost))
+// runWithoutDisks is what a loop does that can no longer reach its disks: its queues are
+// broken, and it runs what is posted with Do until it is stopped. What is in flight stays
+// in the in-flight records.
+func (l *Loop) runWithoutDisks() {
+	log(l.log).Error("loop can no longer reach its disks", zap.Error(l.lost))
 	for _, q := range l.queues {
 		if q.ring != nil {
 			q.broke(q.ring.Break("its disk cannot be reached"))
@@ -172,7 +173,7 @@ func (l *Loop) mourn() {
 	}
 }
 
-// readMail runs what others posted; false when the loop is to end.
+// readMail runs what was posted with Do; false when the loop is to end.
 func (l *Loop) readMail() bool {
 	for {
 		select {
@@ -190,8 +191,8 @@ func (l *Loop) readMail() bool {
 	}
 }
 
-// Do runs fn on the loop's goroutine, between two steps, and returns when it has
-// run. On a loop that was never started it runs at once, on the caller's.
+// Do runs fn on the loop's goroutine, between two steps, and returns when it has run. On a
+// loop that was never started it runs fn at once, on the caller's goroutine.
 func (l *Loop) Do(fn func()) error {
 	if l.mail == nil {
 		fn()
@@ -209,7 +210,7 @@ func (l *Loop) Do(fn func()) error {
 		return nil
 	case <-l.ended:
 		select {
-		case <-done: // it ran in the loop's last moments
+		case <-done: // fn was the last thing that the loop ran
 			return nil
 		default:
 			return errEnded
@@ -217,8 +218,8 @@ func (l *Loop) Do(fn func()) error {
 	}
 }
 
-// Stop ends the loop's goroutine. The devices' queues are stopped already; requests
-// that a disk has kept in spite of that are abandoned (backend.Backend, Close).
+// Stop ends the loop's goroutine. The devices' queues are stopped already; requests that a
+// disk still has are abandoned (see Close of backend.Backend).
 func (l *Loop) Stop() {
 	if l.mail == nil {
 		return
@@ -230,8 +231,8 @@ func (l *Loop) Stop() {
 	<-l.ended
 }
 
-// Close ends a loop that was never started, as Stop ends one that was: it lets go of
-// its images. Its queues are stopped already.
+// Close ends a loop that was never started: it detaches its images. For one that was
+// started Stop does that. Its queues are stopped already.
 func (l *Loop) Close() error {
 	var all []error
 	for _, d := range l.disks {
@@ -255,7 +256,7 @@ func (l *Loop) notify(n virtqueue.Notifier) {
 	n.Notify()
 }
 
-// flush comes before a notifier is given back to its owner.
+// flush is called before a notifier is given back to its owner.
 func (l *Loop) flush() {
 	if l.waiter != nil {
 		l.waiter.Flush()
@@ -295,7 +296,7 @@ func newWaiter(e Engine, log *zap.Logger) (Waiter, *uring.Ring, error) {
 		case e == EngineURing:
 			return nil, nil, fmt.Errorf("aio=io_uring: %w", err)
 		}
-		log.Info("io_uring is not to be had here; using threads", zap.Error(err))
+		log.Info("io_uring is not available; using epoll and threads", zap.Error(err))
 	}
 	w, err := newPollWaiter()
 	return w, nil, err

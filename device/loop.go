@@ -1,11 +1,11 @@
-// Package device is the data path: it takes requests out of virtqueues, puts them
-// through a scheduler onto disks, and returns them.
+// Package device is the data path: it takes requests from virtqueues, sends them through
+// a scheduler to disks, and returns them.
 //
-// The [Loop] is one scheduling domain: one scheduler, the images on one physical
-// disk, and the queues of the guests that use them. Everything reachable from a
-// Loop is touched only by its goroutine; everyone else calls Do. A [Device] is one
-// guest's disk as the vhost-user session sees it; its queues run on one loop, or
-// are spread over several.
+// A [Loop] is a scheduling domain, or one worker of it: one scheduler, the images on one
+// physical disk, and the queues of the guests that use them. Everything that is reachable
+// from a Loop belongs to its goroutine; everyone else calls Do. A [Device] is one guest's
+// disk as the vhost-user session sees it; its queues run on one loop or are spread over
+// several.
 package device
 
 import (
@@ -16,51 +16,50 @@ import (
 )
 
 const (
-	// takeMax bounds what one queue may bring in per round, so that one busy guest
-	// does not keep the others from being looked at.
+	// takeMax bounds the requests that one queue brings in per round, so that a busy
+	// guest does not hold up the others.
 	takeMax = 256
-	// roundsMax bounds a step: a guest that is as fast as we are must not keep the
-	// loop from its mailbox.
+	// roundsMax bounds a step: a guest that is as fast as the loop must not keep it from
+	// its mailbox.
 	roundsMax = 16
-	// directMax is how many requests that go past the scheduler one disk has at a
-	// time, beside the loop's depth: a guest that floods it with flushes has them
-	// wait.
+	// directMax is how many requests that go past the scheduler a disk has at a time, in
+	// addition to the loop's depth. If a guest floods it with flushes, they wait.
 	directMax = 64
 )
 
-// Loop is one scheduling domain. Step is its whole life; Start lets a goroutine
-// call it in real time, the simulator calls it in virtual time.
+// Loop is the data path of a scheduling domain, or of one worker of it. Step is all it
+// does. A goroutine that Start makes calls it in real time, lab/virtual in virtual time.
 type Loop struct {
 	sched  sched.Scheduler
-	config *sched.Config // its own: a domain of several loops has as many
+	config *sched.Config // its own, also if the domain has several loops
 	disks  []*disk
 	queues []*queue
 
-	depth    int // requests on the disks at most, flushes not counted
+	depth    int // most requests on the disks, apart from direct ones
 	depthMax int // what the backends were made for
-	inflight int // of those, now
+	inflight int // requests on the disks now, apart from direct ones
 	done     []*blk.Request
 	seq      uint64
 	now      blk.Instant // of the last step
-	exact    blk.Instant // with a simulated drive: when the next step is to be, as of then; else Never
+	exact    blk.Instant // with a simulated drive: when the next step is due; else Never
 	meter    meter
 
 	live
 }
 
-// disk is one image with this loop's way to it.
+// disk is this loop's access to one image.
 type disk struct {
 	backend.Backend
-	direct  blk.List // flushes, and what a stopping queue had queued: no scheduler, no depth
-	directs int      // of those, in flight
-	held    blk.List // dispatched, and counted in inflight, but the backend was full
+	direct  blk.List // waiting; they go past the scheduler and the depth: flushes, and what a stopping queue had queued
+	directs int      // direct ones in flight
+	held    blk.List // dispatched and counted in inflight, but the backend was full
 
 	simulated backend.Simulated // in the Backend's stack of decorators; nil: there is none
 	recorder  backend.Recorder  // the same
 }
 
-// NewLoop makes a loop that keeps at most depth requests on its disks. c is the
-// configuration that s was made with; it is the loop's from here on.
+// NewLoop makes a loop that keeps at most depth requests on its disks. It takes over c,
+// the configuration that s was made with.
 func NewLoop(s sched.Scheduler, c *sched.Config, depth int) *Loop {
 	return &Loop{
 		sched: s, config: c, depth: depth, depthMax: max(depth, DepthMax),
@@ -83,17 +82,17 @@ func (l *Loop) Attach(img backend.Image, h backend.Host) (int, error) {
 	return len(l.disks) - 1, nil
 }
 
-// Step does all that can be done at the instant now and returns when it wants to
-// be called again, at the latest: now if there is more to do at once. It does not
-// block, reads no clock and does a bounded amount of work.
+// Step does all that can be done at the instant now and returns when it wants to be called
+// again at the latest: now, if there is more to do at once. It does not block, reads no
+// clock and does a bounded amount of work.
 //
-// This is the road of a request, in calling order: intake (take, accept), dispatch
-// (next), reap (complete, finish), publish.
+// A request passes through: intake (take, accept), dispatch (submit), reap (complete,
+// finish), publish.
 func (l *Loop) Step(now blk.Instant) blk.Instant {
 	l.now = now
 	busy := true
 	for round := 0; busy && round < roundsMax; round++ {
-		reaped := l.reap(now) // first, to make room and to let guests go on
+		reaped := l.reap(now) // first, to make room and to let guests continue
 		l.publish()
 		taken := l.intake(now)
 		issued := l.dispatch(now)
@@ -106,7 +105,7 @@ func (l *Loop) Step(now blk.Instant) blk.Instant {
 	return l.wake()
 }
 
-// wake is when the scheduler or a disk wants to go on by itself.
+// wake is when the scheduler or a disk has something to do by time alone.
 func (l *Loop) wake() blk.Instant {
 	wake := l.sched.Wake()
 	if l.inflight >= l.depth {
@@ -116,13 +115,13 @@ func (l *Loop) wake() blk.Instant {
 	for _, d := range l.disks {
 		wake = min(wake, d.Wake())
 	}
-	if l.simulates() { // its time is the model's, and what a scheduler waits for is a part of it
+	if l.simulates() { // the time that a scheduler waits is a part of the model's
 		l.exact = wake
 	}
 	return wake
 }
 
-// simulates says whether one of the disks is a model of a drive.
+// simulates reports whether one of the disks is a simulated drive.
 func (l *Loop) simulates() bool {
 	for _, d := range l.disks {
 		if d.simulated != nil {
@@ -132,8 +131,8 @@ func (l *Loop) simulates() bool {
 	return false
 }
 
-// intake takes what guests have made available, from every queue that was kicked
-// or was busy a moment ago.
+// intake takes what guests have made available, from all queues that were kicked or had
+// requests a moment ago.
 func (l *Loop) intake(now blk.Instant) (n int) {
 	for _, q := range l.queues {
 		if q.kicked {
@@ -146,7 +145,7 @@ func (l *Loop) intake(now blk.Instant) (n int) {
 	return n
 }
 
-// take pops chains of q until there are none, or no slot to hold another.
+// take pops chains from q until there are none, or no room for another.
 func (l *Loop) take(q *queue, now blk.Instant) (n int) {
 	ok := shm.Guard(func() {
 		for n < takeMax && q.room() {
@@ -176,8 +175,8 @@ func (l *Loop) take(q *queue, now blk.Instant) (n int) {
 	return n
 }
 
-// accept turns a chain into a request. A guest's fault ends here: as a status, or,
-// where there is no place for one, as a returned chain of length 0.
+// accept turns a chain into a request. Faults of the guest end here: in a status or, where
+// there is no room for one, in a chain that is returned with length 0.
 func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 	if s.chain.Fault != 0 {
 		q.stats.Faults[s.chain.Fault]++
@@ -215,8 +214,8 @@ func (l *Loop) accept(q *queue, s *slot, now blk.Instant) {
 	l.sched.Insert(now, r)
 }
 
-// dispatch gives the disks what goes past the scheduler, and then what the scheduler
-// chooses, while there is room.
+// dispatch submits what goes past the scheduler, and then what the scheduler chooses, while
+// there is room.
 func (l *Loop) dispatch(now blk.Instant) (n int) {
 	for _, d := range l.disks {
 		for d.direct.Len() > 0 && d.directs < directMax {
@@ -248,12 +247,12 @@ func (l *Loop) dispatch(now blk.Instant) (n int) {
 	return n
 }
 
-// submit gives r, which is on no list, to its disk; keeper is the scheduler that
-// gave it up, nil if none had it. A disk that is full gets it later, before all
-// others of its kind.
+// submit gives r, which is on no list, to its disk. keeper is the scheduler that dispatched
+// it, nil for a direct request. If the disk is full, it goes to the front of the list where
+// it waits.
 func (l *Loop) submit(now blk.Instant, d *disk, r *blk.Request, keeper sched.Scheduler) bool {
 	s := r.Slot.(*slot)
-	if s.keeper == nil { // else it was held, and a switch may have come between
+	if s.keeper == nil { // otherwise it was held, and there may have been a switch since
 		s.keeper = keeper
 	}
 	r.Issue = now
@@ -269,7 +268,7 @@ func (l *Loop) submit(now blk.Instant, d *disk, r *blk.Request, keeper sched.Sch
 	return false
 }
 
-// reap takes back what the disks have finished.
+// reap takes back the requests that the disks have finished.
 func (l *Loop) reap(now blk.Instant) (n int) {
 	for _, d := range l.disks {
 		l.done = d.Reap(now, l.done[:0])
@@ -281,9 +280,9 @@ func (l *Loop) reap(now blk.Instant) (n int) {
 	return n
 }
 
-// complete ends an issued head and with it every part of its group. A group that
-// failed is taken apart and its parts tried alone: a bad sector of one guest does
-// not fail another's request.
+// complete ends an issued head and all parts of its group. A group that failed is split
+// and its parts are retried alone, so that a bad sector of one guest does not fail another
+// guest's request.
 func (l *Loop) complete(now blk.Instant, d *disk, head *blk.Request) {
 	s := head.Slot.(*slot)
 	s.queue.inDisk--
@@ -311,8 +310,8 @@ func (l *Loop) complete(now blk.Instant, d *disk, head *blk.Request) {
 	}
 }
 
-// oldest is when the first request of a group came: from then on the kernel counts
-// a merged request's time (start_time_ns, block/blk-merge.c).
+// oldest is the arrival of the oldest request of a group: the kernel, too, counts a merged
+// request's time from then on (start_time_ns, block/blk-merge.c).
 func oldest(head *blk.Request) blk.Instant {
 	at := head.Arrive
 	for r := head.Merged; r != nil; r = r.Merged {
@@ -321,12 +320,11 @@ func oldest(head *blk.Request) blk.Instant {
 	return at
 }
 
-// takeApart has the parts of a failed group tried alone, in their order: a scheduler
-// serves what was returned in the order in which it came back. Those of a queue that
-// is being stopped do not wait for a scheduler.
+// takeApart has the parts of a failed group retried alone, in their order. Those of a queue
+// that is being stopped go past the scheduler.
 func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
 	head.Move(blk.StateDone, blk.StateQueued)
-	var last *blk.Request // that went to the front of direct
+	var last *blk.Request // the last one that went to the front of direct
 	for r := head; r != nil; {
 		next := r.Merged
 		r.Merged = nil
@@ -340,8 +338,8 @@ func (l *Loop) takeApart(now blk.Instant, d *disk, head *blk.Request) {
 	}
 }
 
-// finish writes the status byte and returns the chain; the slot is free again. since
-// is when r's group began.
+// finish writes the status byte and returns the chain; the slot is free again. since is the
+// arrival of the oldest request of r's group.
 func (l *Loop) finish(now blk.Instant, r *blk.Request, since blk.Instant, absorbed bool) {
 	s := r.Slot.(*slot)
 	q := s.queue
@@ -363,8 +361,8 @@ func (l *Loop) finish(now blk.Instant, r *blk.Request, since blk.Instant, absorb
 	}
 }
 
-// publish shows the returned chains to their guests, one index store and at most
-// one call a queue.
+// publish makes the returned chains visible to their guests, with one store of the index
+// and at most one call per queue.
 func (l *Loop) publish() {
 	for _, q := range l.queues {
 		if !q.dirty {
@@ -382,8 +380,8 @@ func (l *Loop) publish() {
 	}
 }
 
-// commit hands over the step's submissions. A disk that cannot take them any more
-// has lost its engine: nothing of what it holds will come back.
+// commit hands over the step's submissions. A disk that can no longer take them has lost
+// its engine: nothing that it holds will come back.
 func (l *Loop) commit() {
 	for _, d := range l.disks {
 		if err := d.Commit(); err != nil && l.lost == nil {
@@ -392,8 +390,8 @@ func (l *Loop) commit() {
 	}
 }
 
-// arm asks for kicks from every queue that has gone quiet, and looks once more; it
-// reports whether one has something all the same.
+// arm enables kicks for all queues that have gone quiet, and then checks them once more. It
+// reports whether one of them has something all the same.
 func (l *Loop) arm() (pending bool) {
 	l.publish()
 	for _, q := range l.queues {

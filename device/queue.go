@@ -12,29 +12,28 @@ import (
 )
 
 const (
-	// slotsMax is how many requests of one queue are held at a time; more wait in
-	// the ring. Rings may have 32768 entries, and a slot is not small.
+	// slotsMax is how many requests of one queue are held at a time; more wait in the
+	// ring. Rings may have 32768 entries, and slots are not small.
 	slotsMax = 1024
-	// segsMax bounds the memory segments of all held requests of a queue, so that a
-	// guest of long chains cannot make us grow.
+	// segsMax bounds the memory segments of all held requests of a queue, so that a guest
+	// with long chains does not use up our memory.
 	segsMax = 32 * 1024
-	// segsKept is the longest segment list that a free slot keeps for its next
-	// request.
+	// segsKept is the longest segment list that a free slot keeps for reuse.
 	segsKept = 1024
 )
 
-// queue is one virtqueue of one device. Its loop's goroutine owns it.
+// queue is one virtqueue of one device. The goroutine of its loop owns it.
 type queue struct {
-	loop    atomic.Pointer[Loop] // its goroutine owns the rest; see Gather for who changes it
-	moving  bool                 // to another loop: nothing is taken
-	deaf    bool                 // for that, its kick is no longer read here
-	source  blk.Source
-	disk    *blk.Disk
-	prio    blk.Prio
-	limits  blk.Limits
-	name    string
-	log     func(msg string, err error)
-	enabled bool
+	loop      atomic.Pointer[Loop] // its goroutine owns the rest; see Gather for who changes it
+	moving    bool                 // to another loop: nothing is taken
+	unwatched bool                 // while it moves: its kick is no longer read here
+	source    blk.Source
+	disk      *blk.Disk
+	prio      blk.Prio
+	limits    blk.Limits
+	name      string
+	log       func(msg string, err error)
+	enabled   bool
 
 	ring    virtqueue.Queue // nil: stopped
 	through bool            // writes are durable before they are acknowledged
@@ -42,7 +41,7 @@ type queue struct {
 	kick    *eventfd.FD
 	watch   Watch
 	kicked  bool // the kick descriptor was readable; set by the waiter
-	hot     bool // to be looked at without a kick
+	hot     bool // to be checked without a kick
 	dirty   bool // something was pushed and not published
 	call    virtqueue.Notifier
 	errs    virtqueue.Notifier
@@ -55,14 +54,14 @@ type queue struct {
 	record *shm.Mapping // the in-flight region, kept while the ring runs
 
 	stopping func(base uint32)
-	base     uint32 // where the ring was when it last stopped
+	base     uint32 // position of the ring when it last stopped
 
 	stats      Stats // without what meter, inDisk and latency hold
 	meter      meter
 	lane       *meter // of all queues of this device on this loop
 	inDisk     int
-	latency    Histograms // since they were last given up
-	waits      bool       // the ring was left with requests in it, for want of room
+	latency    Histograms // since the last swapLatencies
+	waits      bool       // requests were left in the ring because there was no room
 	waitsSince blk.Instant
 }
 
@@ -72,13 +71,13 @@ type slot struct {
 	chain virtqueue.Chain
 	reply blk.Reply
 	queue *queue
-	pin   *pin // the memory table that the request's segments lie in
+	pin   *pin // the memory table that the request's segments are in
 	segs  int  // counted in queue.segs
 
-	keeper sched.Scheduler // that gave the request up; nil: it went to the disk past the scheduler
+	keeper sched.Scheduler // the one that dispatched the request; nil: it is a direct one
 }
 
-// pin counts the requests in a memory table: a table that was replaced is let go
+// pin counts the requests that use a memory table. A table that was replaced is released
 // with the last of them.
 type pin struct {
 	memory  *shm.Memory
@@ -105,18 +104,18 @@ func (p *pin) retire() {
 	}
 }
 
-// on is the loop that q is on. Its goroutine calls.
+// on is the loop that q is on. Only that loop's goroutine calls it.
 func (q *queue) on() *Loop { return q.loop.Load() }
 
-// runs says whether requests may be taken from q.
+// runs reports whether requests may be taken from q.
 func (q *queue) runs() bool {
 	return q.ring != nil && q.enabled && !q.broken && q.stopping == nil && !q.moving
 }
 
-// room says whether q can hold another request.
+// room reports whether q can hold another request.
 func (q *queue) room() bool { return len(q.free) > 0 && q.segs < segsMax && !q.broken }
 
-// hold counts a request that goes on to the scheduler or the disk.
+// hold counts a request that goes to the scheduler or the disk.
 func (s *slot) hold() {
 	q := s.queue
 	q.owed++
@@ -126,7 +125,7 @@ func (s *slot) hold() {
 	s.pin.held++
 }
 
-// drop ends what hold began, after the chain was returned.
+// drop undoes hold, after the chain was returned.
 func (s *slot) drop() {
 	q := s.queue
 	q.owed--
@@ -136,8 +135,8 @@ func (s *slot) drop() {
 	s.pin = nil
 }
 
-// answered writes the status byte and returns the chain. What was written counts
-// only as far as it reaches from the front of the writable part without a gap.
+// answered writes the status byte and returns the chain. The length that is returned ends
+// at the first gap in what was written.
 func (q *queue) answered(s *slot) {
 	*s.reply.Status = byte(s.req.Status)
 	written := s.reply.Written
@@ -147,8 +146,8 @@ func (q *queue) answered(s *slot) {
 	q.push(s, written)
 }
 
-// retire returns a chain that cannot be trusted. Where only an address was wrong
-// and the status byte is known, the guest learns that its request failed.
+// retire returns a chain that is not valid. If only an address was wrong and the status
+// byte is known, the guest learns that its request failed.
 func (q *queue) retire(s *slot) {
 	if tail := s.chain.Tail; len(tail) > 0 {
 		tail[len(tail)-1] = byte(blk.StatusIOErr)
@@ -165,8 +164,8 @@ func (q *queue) push(s *slot, written uint32) {
 	q.free = append(q.free, s)
 }
 
-// broke ends the use of q's ring: the guest's fault. One line is logged, the
-// front-end is told, and what is on the disk comes to its end.
+// broke ends the use of q's ring, which is the guest's fault. One line is logged and the
+// front-end is told; what is on the disk is finished.
 func (q *queue) broke(err error) {
 	if q.broken {
 		return
@@ -177,15 +176,15 @@ func (q *queue) broke(err error) {
 	q.on().notify(q.errs)
 }
 
-// vanished ends the use of a ring whose memory is no longer there.
+// vanished ends the use of a ring whose memory has vanished.
 func (q *queue) vanished() {
 	if q.ring != nil {
 		q.broke(q.ring.Break("guest memory is no longer there"))
 	}
 }
 
-// count counts a finished request. A group counts once, at its head's queue, from
-// the arrival of its oldest request.
+// count counts a finished request. A group counts as one I/O, at the queue of its head,
+// from the arrival of its oldest request.
 func (q *queue) count(r *blk.Request, now, since blk.Instant, absorbed bool) {
 	o := &q.stats.Op[r.Op]
 	if absorbed {
@@ -203,22 +202,22 @@ func (q *queue) count(r *blk.Request, now, since blk.Instant, absorbed bool) {
 	o.Sectors += uint64(r.Sectors)
 }
 
-// snapshot copies what q has counted, all but the latencies.
+// snapshot copies what q has counted, except for the latencies.
 func (q *queue) snapshot(now blk.Instant) Stats {
 	s := q.stats
 	s.InFlight, s.Held, s.IOTime = q.inDisk, q.meter.held, uint64(q.meter.total(now))
 	return s
 }
 
-// swapLatencies gives up the histograms filled since the last swap and goes on with
-// empty ones. Copying them would take longer than many requests.
+// swapLatencies returns the histograms filled since the last swap and continues with empty
+// ones. Copying them would take longer than many requests.
 func (q *queue) swapLatencies(empty Histograms) Histograms {
 	full := q.latency
 	q.latency = empty
 	return full
 }
 
-// start runs on q's loop. p.Kick is q's from here on, also on an error.
+// start runs on q's loop. It takes over p.Kick, also on an error.
 func (q *queue) start(p virtqueue.Params, record *shm.Mapping, limits blk.Limits, through bool) error {
 	if q.ring != nil {
 		p.Kick.Close()
@@ -239,7 +238,7 @@ func (q *queue) start(p virtqueue.Params, record *shm.Mapping, limits blk.Limits
 	q.pinned = newPin(p.Memory)
 	q.makeSlots(min(p.Size, slotsMax))
 	q.setKick(p.Kick)
-	q.hot = true // a kick may have come before us
+	q.hot = true // a kick may have come before this
 	return nil
 }
 
@@ -259,7 +258,7 @@ func (q *queue) makeSlots(n int) {
 // setKick replaces the kick descriptor.
 func (q *queue) setKick(k *eventfd.FD) {
 	if q.kick != nil {
-		if q.watch != nil { // nil: it is on its way to another loop
+		if q.watch != nil { // nil: q is moving to another loop
 			q.on().unwatch(q.watch, nil)
 		}
 		q.kick.Close()
@@ -281,7 +280,7 @@ func (q *queue) setMemory(m *shm.Memory) {
 		return
 	}
 	if err := q.ring.SetMemory(m); err != nil {
-		q.broke(err) // the ring is where it was, and its memory stays pinned until it stops
+		q.broke(err) // the ring has not moved, and its memory stays pinned until it stops
 		return
 	}
 	q.pinned.retire()
@@ -289,8 +288,8 @@ func (q *queue) setMemory(m *shm.Memory) {
 	q.hot = true
 }
 
-// stop takes nothing more from q, sends what is queued to the disk without waiting
-// for slices or tokens, and calls done when the last of it is back.
+// stop takes nothing more from q, submits what is queued past the scheduler, and calls done
+// when the last request is finished.
 func (l *Loop) stop(q *queue, done func(base uint32)) {
 	switch {
 	case q.ring == nil:
@@ -311,14 +310,14 @@ func (l *Loop) stop(q *queue, done func(base uint32)) {
 	}
 }
 
-// stopped ends what stop began: the ring and its memory are let go.
+// stopped completes stop: it releases the ring and its memory.
 func (l *Loop) stopped(q *queue) {
 	if q.dirty {
 		l.publish()
 	}
 	q.base = q.ring.Base()
 	q.ring, q.slots, q.free, q.segs = nil, nil, nil, 0
-	q.hot, q.dirty, q.waits = false, false, false // what waits in the ring waits for its next start
+	q.hot, q.dirty, q.waits = false, false, false // what is still in the ring waits for the next start
 	q.pinned.retire()
 	q.pinned = nil
 	if q.record != nil {

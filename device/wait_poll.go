@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollWaiter waits with epoll, where io_uring is refused.
+// pollWaiter waits with epoll. It is for systems that refuse io_uring.
 type pollWaiter struct {
 	epoll   int
 	mail    *eventfd.FD
-	watches map[int32]*bool // by descriptor; looked up, never walked
+	watches map[int32]*bool // by descriptor; never iterated over
 	events  [64]unix.EpollEvent
 	poll    [1]unix.PollFd // epoll, for waits with a limit
 	limit   unix.Timespec
@@ -60,7 +60,7 @@ func (w *pollWaiter) Wait(d int64) error {
 			continue
 		}
 		*fired = true
-		// A descriptor that has ended is not waited for again.
+		// A descriptor at end of file is not waited for again.
 		if n, err := w.drain(int(fd)); n == 0 || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) {
 			w.Unwatch(fd, nil)
 		}
@@ -68,9 +68,9 @@ func (w *pollWaiter) Wait(d int64) error {
 	return nil
 }
 
-// drain reads fd empty. It was readable a moment ago; but whoever else holds it, as
-// another queue or the front-end itself, may have read it since, and it may be one
-// that blocks: the loop would wait in that read for as long as they like.
+// drain reads fd empty. It was readable a moment ago, but others who have it, such as
+// another queue or the front-end, may have read it since. If it is in blocking mode, a
+// plain read would then stop the loop for as long as they like.
 func (w *pollWaiter) drain(fd int) (int, error) {
 	n, err := unix.Preadv2(fd, w.into, -1, unix.RWF_NOWAIT)
 	if errors.Is(err, unix.EOPNOTSUPP) { // before Linux 5.8 for eventfds, 6.4 for pipes
@@ -90,7 +90,7 @@ func (w *pollWaiter) Watch(fd int, fired *bool) Watch {
 	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err == nil {
 		w.watches[int32(fd)] = fired
 	} else {
-		*fired = true // cannot be waited for: look once, as after a kick that ended
+		*fired = true // it cannot be waited for: check the queue once
 	}
 	return int32(fd)
 }
@@ -107,8 +107,8 @@ func (w *pollWaiter) Unwatch(x Watch, done func()) {
 	}
 }
 
-// Signal implements Waiter. A counter that is full would block the write if the
-// other side has cleared O_NONBLOCK, and wakes it anyhow.
+// Signal implements Waiter. If the counter is full, the write could block, as the other
+// side may have cleared O_NONBLOCK; and that side is woken anyway.
 func (w *pollWaiter) Signal(fd *eventfd.FD) {
 	p := [1]unix.PollFd{{Fd: int32(fd.Raw()), Events: unix.POLLOUT}}
 	if n, err := unix.Poll(p[:], 0); err == nil && n == 1 && p[0].Revents&unix.POLLOUT != 0 {
@@ -116,7 +116,7 @@ func (w *pollWaiter) Signal(fd *eventfd.FD) {
 	}
 }
 
-// Flush implements Waiter: Signal has done it already.
+// Flush implements Waiter. Signal does not defer anything.
 func (w *pollWaiter) Flush() {}
 
 // Close implements Waiter.

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchesMax is how many descriptors one loop watches: kicks, and its own mailbox.
+// watchesMax is how many descriptors one loop watches: kicks and its mailbox.
 const watchesMax = 4096
 
-// ringWaiter waits in the io_uring that also carries the disks' operations, so
-// that submitting and waiting are one system call. Each watched descriptor has a
-// read of 8 bytes outstanding.
+// ringWaiter waits in the io_uring that also carries the disks' operations, so that
+// submitting and waiting are one system call. For each watched descriptor a read of 8
+// bytes, or a poll, is outstanding.
 type ringWaiter struct {
 	ring    *uring.Ring
 	tag     uring.Tag
 	mail    *eventfd.FD
 	mailed  bool
-	bufs    []byte // 8 bytes a watch, off the Go heap
+	bufs    []byte // 8 bytes per watch, not on the Go heap
 	watches []*ringWatch
 	unused  []uint32
 }
@@ -29,8 +29,8 @@ type ringWatch struct {
 	fd    int
 	fired *bool
 	ended bool   // unwatched
-	idle  bool   // nothing outstanding: the descriptor came to its end
-	poll  bool   // waiting for readability before the read
+	idle  bool   // nothing is outstanding: the descriptor was at end of file, or failed
+	poll  bool   // a poll is outstanding, the read comes next
 	done  func() // called when nothing is outstanding any more
 }
 
@@ -90,9 +90,9 @@ func (w *ringWaiter) arm(watch *ringWatch) {
 	w.ring.Read(w.tag, watch.index, watch.fd, w.bufs[at:at+8], -1)
 }
 
-// Unwatch implements Waiter. The descriptor may be closed at once: the operation
-// that is still outstanding holds its file, not its number. But its number must
-// not be looked up again, so nothing is armed for an ended watch.
+// Unwatch implements Waiter. The descriptor may be closed at once: the operation that is
+// outstanding refers to its file, not to its number. The number must not be looked up
+// again, so nothing is armed for an ended watch.
 func (w *ringWaiter) Unwatch(x Watch, done func()) {
 	watch := x.(*ringWatch)
 	watch.ended, watch.done = true, done
@@ -100,13 +100,13 @@ func (w *ringWaiter) Unwatch(x Watch, done func()) {
 		w.release(watch)
 		return
 	}
-	// An operation that is queued and not submitted would look the number up when
-	// it is: submit it while the number is the right one.
+	// An operation that is queued looks up the number when it is submitted: submit it
+	// while the number is still the right one.
 	w.ring.Submit()
 	w.ring.Cancel(w.tag, watch.index)
 }
 
-// Signal implements Waiter: the kernel writes, and if it cannot, waits without us.
+// Signal implements Waiter: the kernel writes, and if it must wait, the loop does not.
 func (w *ringWaiter) Signal(fd *eventfd.FD) { w.ring.Signal(fd.Raw()) }
 
 // Flush implements Waiter.
@@ -118,13 +118,13 @@ func (w *ringWaiter) Completed(index uint32, res int32, _ uint32) {
 	polled := watch.poll
 	switch {
 	case polled && res > 0, res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
-		// A descriptor that is non-blocking and that the kernel cannot try without
-		// waiting answers EAGAIN: wait for it to be readable, then read.
+		// A non-blocking descriptor that the kernel cannot read without waiting answers
+		// EAGAIN: wait until it is readable, then read.
 		watch.poll = !polled && res == -int32(unix.EAGAIN)
 	case res == -int32(unix.ECANCELED): // by Unwatch
 	default:
-		// 8 bytes of an eventfd, fewer of a pipe, or an error or end of file, after
-		// which nothing more comes: a queue that is looked at once too often is safe.
+		// 8 bytes of an eventfd, fewer of a pipe, or an error or end of file, after which
+		// nothing more comes: to check a queue once too often does no harm.
 		*watch.fired = true
 		watch.idle = res <= 0
 	}
@@ -136,7 +136,7 @@ func (w *ringWaiter) Completed(index uint32, res int32, _ uint32) {
 	}
 }
 
-// release lets an ended watch's place be used again.
+// release makes the index of an ended watch free for reuse.
 func (w *ringWaiter) release(watch *ringWatch) {
 	w.unused = append(w.unused, watch.index)
 	if watch.done != nil {
