@@ -22,14 +22,16 @@ func TestCompare(t *testing.T) {
 	if peer {
 		t.Skip("qemu-storage-daemon has no schedulers to compare")
 	}
-	w, err := world.New(world.Options{Program: qemuProgram(), Slow: backend.RateOptions{IOPS: 400}})
+	host, err := situation()
+	require.NoError(t, err)
+	w, err := world.New(world.Options{Program: host.program, Probe: host.probe, Slow: backend.RateOptions{IOPS: 400}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
 	cell := plan.Cell{
 		Guest: plan.Scheduler{Name: "deadline", Knobs: []sched.Knob{{Key: "read_expire", Value: "700"}}}, Host: plan.Scheduler{Name: "none"},
 		VMs: 1, Queues: 2, QSize: 8,
 		Workload: fio.Workload{Name: "sequential", Jobs: []fio.Job{
-			{Name: "seq", RW: "read", BS: 4096, IODepth: 32, Size: 32 << 20, Runtime: 2 * time.Second, TimeBased: true, Direct: true},
+			{Name: "seq", RW: "read", BS: 4096, IODepth: 32, Size: 32 << 20, Runtime: time.Second, TimeBased: true, Direct: true},
 		}},
 	}
 	other := cell

@@ -12,31 +12,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guest is a running virtual machine whose /dev/vda is a disk of ours.
+// guest is a running virtual machine whose disks are ours.
 type guest struct {
 	t *testing.T
 	m *vm.Machine
 }
 
-// boot starts a machine on the server's socket and returns when its agent answers.
-// The machine reconnects when the server goes away.
-func boot(t *testing.T, d disk) *guest {
+// boot starts a machine on the servers' sockets and returns when its agent answers. The
+// machine reconnects when a server goes away.
+func boot(t *testing.T, disks ...disk) *guest {
 	t.Helper()
-	return bootMachine(t, d, "pc")
+	return bootMachine(t, "pc", nil, disks...)
 }
 
 // bootMachine boots one of QEMU's machines, with further arguments.
-func bootMachine(t *testing.T, d disk, machine string, more ...string) *guest {
+func bootMachine(t *testing.T, kind string, more []string, disks ...disk) *guest {
 	t.Helper()
 	files, err := guestFiles()
+	require.NoError(t, err)
+	host, err := situation()
 	require.NoError(t, err)
 	start := time.Now()
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
-	m, err := vm.Boot(ctx, vm.Config{
-		Program: qemuProgram(), Guest: files, Machine: machine, Dir: t.TempDir(), More: more,
-		Disks: []vm.Disk{{Socket: d.socket, NumQueues: d.queues}},
-	})
+	c := vm.Config{Program: host.program, Guest: files, Machine: kind, Dir: t.TempDir(), More: more,
+		Probe: host.probe, Log: func(line string) { t.Log(line) }}
+	for _, d := range disks {
+		c.Disks = append(c.Disks, vm.Disk{Socket: d.socket, NumQueues: d.queues})
+	}
+	m, err := vm.Boot(ctx, c)
 	require.NoError(t, err)
 	g := &guest{t: t, m: m}
 	t.Cleanup(g.cleanup)
@@ -52,20 +56,12 @@ func (g *guest) cleanup() {
 	}
 }
 
-// qmp executes a command of QEMU's monitor.
-func (g *guest) qmp(command string) {
+// within calls what waits for the machine.
+func (g *guest) within(wait func(context.Context) error) {
 	g.t.Helper()
 	ctx, stop := context.WithTimeout(g.t.Context(), patience)
 	defer stop()
-	require.NoError(g.t, g.m.Monitor().Execute(ctx, command, nil, nil))
-}
-
-// ready waits for a guest that restarts.
-func (g *guest) ready() {
-	g.t.Helper()
-	ctx, stop := context.WithTimeout(g.t.Context(), patience)
-	defer stop()
-	require.NoError(g.t, g.m.Ready(ctx))
+	require.NoError(g.t, wait(ctx))
 }
 
 // ask runs a shell command in the guest, as root.
@@ -105,33 +101,24 @@ func (g *guest) number(command string) int {
 	return n
 }
 
-// reboot restarts the guest from within: the disk is reset and started again.
-func (g *guest) reboot() {
-	g.t.Helper()
-	ctx, stop := context.WithTimeout(g.t.Context(), patience)
-	defer stop()
-	require.NoError(g.t, g.m.Reboot(ctx))
-}
-
 // quit ends the machine as a user would, and waits for QEMU's end.
 func (g *guest) quit() {
 	g.t.Helper()
-	ctx, stop := context.WithTimeout(g.t.Context(), patience)
-	defer stop()
-	require.NoError(g.t, g.m.Quit(ctx))
+	g.within(g.m.Quit)
 }
 
 // dropCaches makes the guest read from the disk what it reads next.
-func (g *guest) dropCaches() {
-	g.t.Helper()
-	g.run("sync && echo 3 > /proc/sys/vm/drop_caches")
-}
+const dropCaches = "sync && echo 3 > /proc/sys/vm/drop_caches"
 
 // sum is the checksum of a range of the guest's disk, in MiB.
 func (g *guest) sum(offset, length int) string {
 	g.t.Helper()
-	g.dropCaches()
-	return firstWord(g.run(fmt.Sprintf("dd if=/dev/vda bs=1M skip=%d count=%d 2> /dev/null | md5sum", offset, length)))
+	return g.sumOf("/dev/vda", offset, length)
+}
+
+func (g *guest) sumOf(device string, offset, length int) string {
+	g.t.Helper()
+	return firstWord(g.run(fmt.Sprintf("%s && dd if=%s bs=1M skip=%d count=%d 2> /dev/null | md5sum", dropCaches, device, offset, length)))
 }
 
 func firstWord(s string) string {

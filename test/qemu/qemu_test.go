@@ -1,24 +1,30 @@
-// Package qemu boots a real distribution kernel under QEMU with a vhost-user-blk
-// disk of ours, and lets the guest be the judge: does it see what was configured,
-// does it get back what it wrote, does it go on when the server dies?
+// Package qemu boots a real distribution kernel under QEMU with a vhost-user-blk disk of
+// ours. The guest is the judge: it must see what was configured, read back what it wrote,
+// and go on when the server dies.
 //
-// The guest is made by qemu/vm. Two environment variables change what
-// is tested:
+// The guest is made by qemu/vm, which also chooses the accelerator. Environment variables
+// change what is tested:
 //
 //	ELEVISOR_TEST_SERVER=qemu-storage-daemon   the peer serves: a failure then is the test's own
 //	ELEVISOR_TEST_QEMU=PROGRAM                 another QEMU than qemu-system-x86_64
+//	ELEVISOR_ACCEL=kvm|tcg                     no probe: this accelerator
+//	ELEVISOR_TEST_KVM=SITUATION                another machine, as far as the probe can see (kvm_test.go)
 package qemu
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/elevisor/elevisor/qemu/qmp/qmptest"
 	"github.com/elevisor/elevisor/qemu/vm"
 	"github.com/stretchr/testify/require"
 )
@@ -33,16 +39,30 @@ var peer = os.Getenv("ELEVISOR_TEST_SERVER") == "qemu-storage-daemon"
 // scratch holds what all tests share; TestMain removes it.
 var scratch string
 
+// guestsAtOnce is how many tests run beside each other, unless -parallel says more: they
+// often wait, for QEMU to connect again or for a slow disk.
+const guestsAtOnce = 3
+
 func TestMain(m *testing.M) {
+	if how := os.Getenv(qmptest.ProgramVariable); how != "" {
+		os.Exit(qmptest.Program(how))
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "elevisor-qemu-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
+	defer os.RemoveAll(dir)
 	scratch = dir
-	status := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(status)
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); runtime.GOMAXPROCS(0) < guestsAtOnce && parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set(strconv.Itoa(guestsAtOnce))
+	}
+	return m.Run()
 }
 
 // missing says by name why the guest cannot run here, or nothing.
@@ -56,8 +76,10 @@ var missing = sync.OnceValue(func() string {
 	if _, err := exec.LookPath("qemu-storage-daemon"); peer && err != nil {
 		return "program qemu-storage-daemon is missing (test/install-deps.sh installs what the tests need)"
 	}
-	_, err := guestFiles()
-	if err != nil {
+	if _, err := situation(); err != nil {
+		return err.Error()
+	}
+	if _, err := guestFiles(); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -82,8 +104,8 @@ var elevisor = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-// needGuest skips the test where the guest cannot run, saying what is missing. In
-// CI nothing may be missing.
+// needGuest skips the test where the guest cannot run, saying what is missing. In CI
+// nothing may be missing. The test then runs beside others.
 func needGuest(t *testing.T) {
 	t.Helper()
 	ci := os.Getenv("CI") == "true"
@@ -96,13 +118,7 @@ func needGuest(t *testing.T) {
 		}
 		t.Skip(why)
 	}
-}
-
-func qemuProgram() string {
-	if q := os.Getenv("ELEVISOR_TEST_QEMU"); q != "" {
-		return q
-	}
-	return "qemu-system-x86_64"
+	t.Parallel()
 }
 
 // eventually waits until ok holds.
