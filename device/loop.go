@@ -5,7 +5,7 @@
 // disk, and the queues of the guests that use them. Everything reachable from a
 // Loop is touched only by its goroutine; everyone else calls Do. A [Device] is one
 // guest's disk as the vhost-user session sees it; its queues run on one loop, or
-// are spread over several.
+// are spread over several. A [Single] is both, for a disk that shares with no other.
 package device
 
 import (

@@ -46,13 +46,14 @@ type Server struct {
 }
 
 func newServer(log *zap.Logger) *Server {
+	log = orNone(log)
 	bounded := zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, logTick, logBurst, 0)
 	})
 	return &Server{log: log.WithOptions(bounded), full: log, slow: slowAfter}
 }
 
-// Listen makes a socket at path. One that a dead server left is replaced; one
+// Listen makes a socket at path; log may be nil. One that a dead server left is replaced; one
 // that somebody listens on, and everything that is no socket, is an error.
 func Listen(path string, log *zap.Logger) (*Server, error) {
 	ln, err := socket.Listen(path, fs.ModePerm)
@@ -66,7 +67,7 @@ func Listen(path string, log *zap.Logger) (*Server, error) {
 
 // FromFD serves on a socket that came with the process: a listening one, or one
 // that is connected to the only client there will be. fd becomes the server's,
-// except with an error.
+// except with an error; log may be nil.
 func FromFD(fd int, log *zap.Logger) (*Server, error) {
 	listening, err := checkSocket(fd)
 	if err != nil {

@@ -62,9 +62,17 @@ var ErrNoAnswer = errors.New("no reply to this message can say so")
 var ErrQuit = errors.New("session was told to end")
 
 // NewSession makes a session over a device all of whose rings are stopped and
-// disabled. Closing quit ends a wait within Handle; it may be nil.
+// disabled. Closing quit ends a wait within Handle; it may be nil, as may log.
 func NewSession(d Device, q Queues, log *zap.Logger, quit <-chan struct{}) *Session {
+	log = orNone(log)
 	return &Session{dev: d, q: q, log: log, quit: quit, rings: make([]ring, q.Count()), back: backChannel{fd: -1, log: log}}
+}
+
+func orNone(log *zap.Logger) *zap.Logger {
+	if log == nil {
+		return zap.NewNop()
+	}
+	return log
 }
 
 // Handle carries out one message. It owns fds from now on, whatever happens. An

@@ -1,6 +1,7 @@
 // Package vhost speaks the vhost-user protocol, both ends: the server's session
 // as a state machine over a [Device], and a front-end client. It moves messages
-// and descriptors; rings and disks are behind the two interfaces below.
+// and descriptors; rings and disks are behind the two interfaces below. The example
+// serves a disk (package device has both) to a front-end.
 //
 // Source: docs/interop/vhost-user.rst of QEMU 11, called "the document" here.
 package vhost
