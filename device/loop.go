@@ -5,7 +5,7 @@
 // physical disk, and the queues of the guests that use them. Everything that is reachable
 // from a Loop belongs to its goroutine; everyone else calls Do. A [Device] is one guest's
 // disk as the vhost-user session sees it; its queues run on one loop or are spread over
-// several.
+// several. A [Single] is both, for a disk that shares with no other.
 package device
 
 import (

@@ -105,7 +105,7 @@ type Stats struct {
 	InFlight int    // requests on the disk
 	Held     int    // requests taken from the guest and not finished
 	IOTime   uint64 // ns with at least one request held (io_ticks)
-	Calls    uint64 // notifications sent to drivers
+	Calls    uint64 // notifications sent to drivers for returned requests
 	Broken   uint64 // times that a ring made no sense
 	Faults   [virtqueue.FaultCount]uint64
 	Latency  Histograms // nil where nobody asked for them
@@ -149,15 +149,16 @@ func (s *Stats) Sysfs() [17]uint64 {
 	}
 }
 
-// AddLoop sums another loop of the domain into s. IOTime becomes the longer one's,
-// since the domain was busy at least as long as each of its loops.
+// AddLoop sums another loop of the domain into s; both have the same scheduler. IOTime
+// becomes the longer one's, since the domain was busy at least as long as each of its
+// loops.
 func (s *DomainStats) AddLoop(b *DomainStats) {
 	s.Add(&b.Stats)
 	s.IOTime = max(s.IOTime, b.IOTime)
 	s.Queued += b.Queued
 	s.Depth += b.Depth
 	s.Merges.Add(&b.Merges)
-	s.Counters.LongestWait = max(s.Counters.LongestWait, b.Counters.LongestWait) // none counts nothing else
+	s.Counters.Add(&b.Counters)
 }
 
 // DomainStats are a domain's own: what its scheduler and its merges count.

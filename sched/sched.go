@@ -110,6 +110,21 @@ type Counters struct {
 	LongestWait blk.Instant // from Insert to Dispatch, ns
 }
 
+// Add adds what the scheduler of another loop has counted. The longest wait is the longer
+// of the two.
+func (c *Counters) Add(b *Counters) {
+	c.Batches += b.Batches
+	c.Expired += b.Expired
+	c.Starved += b.Starved
+	c.Aged += b.Aged
+	c.Slices += b.Slices
+	c.Extensions += b.Extensions
+	c.EarlyEnds += b.EarlyEnds
+	c.Idled += b.Idled
+	c.Preempted += b.Preempted
+	c.LongestWait = max(c.LongestWait, b.LongestWait)
+}
+
 // Config is what the successive schedulers of a loop have in common. It outlives a
 // switch. Its loop changes it in place, and each loop has its own.
 type Config struct {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// getConfig answers with as many bytes as were asked for, zero behind the
-// device's own: some front-ends always ask for all 256. An empty reply is the
-// document's error.
+// getConfig answers with as many bytes as were asked for, and zeros after the device's
+// own: some front-ends always ask for all 256. An empty reply reports an error, as the
+// document says.
 func (s *Session) getConfig(m Message) (Reply, error) {
 	c, err := parseConfig(m.Payload)
 	if err != nil {
@@ -30,9 +30,9 @@ func (s *Session) getConfig(m Message) (Reply, error) {
 // Flags of SET_CONFIG.
 const configMigration = 1
 
-// setConfig leaves to the device which bytes may be written. Those that may not
-// stay so with the migration flag too, where the document would let them be
-// taken: the size of a disk follows from its image.
+// setConfig leaves it to the device which bytes may be written. The flag for migration
+// changes nothing about that, though the document would allow other bytes then: the size
+// of a disk follows from its image.
 func (s *Session) setConfig(b []byte, _ *received) error {
 	c, err := parseConfig(b)
 	if err != nil {
@@ -54,9 +54,9 @@ func (c configSpace) inRange() error {
 	return nil
 }
 
-// ConfigChanged tells the front-end to read the configuration space again. Any
-// goroutine. While all rings are stopped nothing may be sent, so the message
-// waits for the first to start, and for a channel and the CONFIG feature.
+// ConfigChanged tells the front-end to read the configuration space again. Any goroutine
+// may call it. While all rings are stopped nothing may be sent, so the message waits until
+// one starts, and until there is a channel and CONFIG was negotiated.
 func (s *Session) ConfigChanged() { s.back.configChanged() }
 
 func (s *Session) setBackendReqFD(_ []byte, in *received) error {
@@ -68,7 +68,7 @@ func (s *Session) setBackendReqFD(_ []byte, in *received) error {
 	return nil
 }
 
-// backChannel is the socket for our own requests. Several goroutines use it.
+// backChannel is the socket for requests of the back-end. Any goroutine may use it.
 type backChannel struct {
 	log *zap.Logger
 
@@ -118,7 +118,7 @@ func (b *backChannel) configChanged() {
 	b.flush()
 }
 
-// flush sends what is due, if it may be sent.
+// flush sends the message if it is due and may be sent.
 func (b *backChannel) flush() {
 	if !b.changed || !b.config || b.fd < 0 || b.running == 0 {
 		return
@@ -130,12 +130,12 @@ func (b *backChannel) flush() {
 	}
 }
 
-// sendPatience is how long a front-end may leave its channel full, in
-// milliseconds. It never is: we send seldom.
+// sendPatience is how long a full channel is waited for, in milliseconds. A front-end
+// that reads its channel never lets it fill up: messages are rare.
 const sendPatience = 100
 
-// sendBounded sends b, without making the socket itself non-blocking: that mode
-// is shared with the peer.
+// sendBounded sends b. It does not make the socket non-blocking, since the peer would
+// share that mode.
 func sendBounded(fd int, b []byte) error {
 	for try := 0; ; try++ {
 		err := unix.Sendto(fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)

@@ -14,7 +14,7 @@ import (
 type conn struct {
 	c *net.UnixConn
 	// oob has room for MaxFDs and not one more: the kernel drops what does not
-	// fit and says so.
+	// fit and sets MSG_CTRUNC.
 	oob []byte
 }
 
@@ -22,9 +22,10 @@ func newConn(c *net.UnixConn) *conn {
 	return &conn{c: c, oob: make([]byte, unix.CmsgSpace(MaxFDs*4))}
 }
 
-// read is the next message. check sees the header before the payload is waited
-// for. Its descriptors become the caller's; with an error there are none. io.EOF
-// is an end between messages; anything else is an end within one.
+// read returns the next message. check, if not nil, sees the header before the payload is
+// waited for. The descriptors become the caller's; with an error there are none. The error
+// is io.EOF where the stream ends between two messages, and another one where it ends
+// within one.
 func (c *conn) read(check func(m Message, size int) error) (m Message, fds []int, err error) {
 	defer func() {
 		if err != nil {
@@ -50,9 +51,9 @@ func (c *conn) read(check func(m Message, size int) error) (m Message, fds []int
 	return m, fds, err
 }
 
-// fill reads exactly len(b) bytes: never into the next message, whose descriptors
-// would come along. Descriptors are expected with a message's first byte and
-// belong to it wherever they come.
+// fill reads exactly len(b) bytes, and never into the next message, whose descriptors
+// would come along. Descriptors are expected with the first byte of a message, but belong
+// to it wherever in it they come.
 func (c *conn) fill(b []byte, fds *[]int) error {
 	for done := 0; done < len(b); {
 		n, oobn, flags, _, err := c.c.ReadMsgUnix(b[done:], c.oob)
@@ -79,8 +80,8 @@ func (c *conn) fill(b []byte, fds *[]int) error {
 	return nil
 }
 
-// takeRights appends all descriptors of a control message to fds. net sets
-// MSG_CMSG_CLOEXEC.
+// takeRights appends all descriptors of a control message to fds. Package net reads
+// with MSG_CMSG_CLOEXEC.
 func takeRights(oob []byte, fds *[]int) error {
 	cmsgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/elevisor/elevisor/sys/shm"
 )
 
-// Frontend is the client's end of a connection: what a VMM does, for the built-in
-// guest and the tests. One goroutine uses it. Descriptors that are passed in stay
-// the caller's; those that come back become the caller's.
+// Frontend is the client's end of a connection: what a VMM does. One goroutine uses it.
+// Descriptors that are passed in stay the caller's; those that come back become the
+// caller's.
 //
 // Once REPLY_ACK is negotiated every message without a reply of its own asks for
 // an acknowledgement, and a refusal is a *[RefusedError].
@@ -36,7 +36,7 @@ func (e *RefusedError) Error() string {
 }
 
 // Dial connects to the back-end that listens at path. timeout is for connecting
-// and for each answer; the connection is of no use after one was late.
+// and for each answer; after one that was late the connection cannot be used any more.
 func Dial(path string, timeout time.Duration) (*Frontend, error) {
 	c, err := net.DialTimeout("unix", path, timeout)
 	if err != nil {
@@ -45,7 +45,7 @@ func Dial(path string, timeout time.Duration) (*Frontend, error) {
 	return NewFrontend(c.(*net.UnixConn), timeout), nil
 }
 
-// NewFrontend speaks over a connected socket, which becomes the front-end's.
+// NewFrontend makes a front-end of a connected socket, which it takes over.
 func NewFrontend(c *net.UnixConn, timeout time.Duration) *Frontend {
 	return &Frontend{c: newConn(c), timeout: timeout}
 }
@@ -53,37 +53,37 @@ func NewFrontend(c *net.UnixConn, timeout time.Duration) *Frontend {
 // Close ends the connection.
 func (f *Frontend) Close() { f.c.close() }
 
-// Send sends one message as it is: flags are all of the header's, Version
-// included. Nothing is waited for.
+// Send sends one message as it is; flags are all flags of the header, Version
+// included. It does not wait for an answer.
 func (f *Frontend) Send(id ID, flags uint32, payload []byte, fds ...int) error {
 	defer f.limit()()
 	return f.c.write(Message{ID: id, Flags: flags, Payload: payload}, fds)
 }
 
-// SendBytes sends bytes that need not be a message.
+// SendBytes sends bytes, which need not be a message.
 func (f *Frontend) SendBytes(b []byte, fds ...int) error {
 	defer f.limit()()
 	return f.c.send(b, fds)
 }
 
-// CloseWrite ends the stream towards the back-end and leaves the other open.
+// CloseWrite ends the stream to the back-end; the one from it stays open.
 func (f *Frontend) CloseWrite() error { return f.c.c.CloseWrite() }
 
-// Recv is the next message from the back-end, io.EOF after it closed.
+// Recv returns the next message from the back-end, or io.EOF after it has closed the
+// connection.
 func (f *Frontend) Recv() (Message, []int, error) {
 	defer f.limit()()
 	return f.c.read(nil)
 }
 
-// limit makes the socket fail when the time is over; the function it returns
-// calls that off.
+// limit makes the socket fail after the timeout, unless stop is called before.
 func (f *Frontend) limit() (stop func()) {
 	t := time.AfterFunc(f.timeout, func() { _ = f.c.c.SetDeadline(time.Unix(1, 0)) })
 	return func() { t.Stop() }
 }
 
 // tell sends a message without a reply of its own and, with REPLY_ACK, waits for
-// its acknowledgement.
+// the acknowledgement.
 func (f *Frontend) tell(id ID, payload []byte, fds ...int) error {
 	flags := uint32(Version)
 	if f.ack {
@@ -99,7 +99,7 @@ func (f *Frontend) tell(id ID, payload []byte, fds ...int) error {
 	return err
 }
 
-// ask sends a message that has a reply and returns it.
+// ask sends a message that has a reply of its own and returns the reply.
 func (f *Frontend) ask(id ID, payload []byte, fds ...int) (Message, []int, error) {
 	if err := f.Send(id, Version, payload, fds...); err != nil {
 		return Message{}, nil, err
@@ -226,7 +226,7 @@ func (f *Frontend) SetVringEnable(i int, on bool) error {
 	return f.tell(MsgSetVringEnable, s.bytes())
 }
 
-// GetVringBase stops ring i and is where it stopped: the next available index.
+// GetVringBase stops ring i and returns the next available index.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	m, fds, err := f.ask(MsgGetVringBase, VringState{Index: uint32(i)}.bytes())
 	closeAll(fds)
@@ -239,7 +239,8 @@ func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	return parseState(m.Payload).Num, nil
 }
 
-// ErrConfig is the back-end's empty reply to a GET_CONFIG that it cannot serve.
+// ErrConfig says that the back-end could not read the configuration space there: its
+// reply to GET_CONFIG was empty.
 var ErrConfig = errors.New("configuration space not readable there")
 
 // GetConfig reads size bytes of the configuration space at offset off.
@@ -287,8 +288,8 @@ func (f *Frontend) ResetDevice() error { return f.tell(MsgResetDevice, nil) }
 // SetBackendReqFD gives the back-end the socket fd for requests of its own.
 func (f *Frontend) SetBackendReqFD(fd int) error { return f.tell(MsgSetBackendReqFD, nil, fd) }
 
-// OpenBackendReq makes a channel for the back-end's requests and hands one end
-// over; Recv on the other, which it returns, is the next of them.
+// OpenBackendReq makes a channel for requests of the back-end and sends it one end. Recv
+// on the other end, which is returned, returns those requests.
 func (f *Frontend) OpenBackendReq() (*Frontend, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

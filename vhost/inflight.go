@@ -9,17 +9,17 @@ import (
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// inflightAlign is what the records in an area, and so its parts, are aligned to
-// at least: they hold 64-bit counters.
+// inflightAlign is the alignment of an area and of each queue's part of it: the records
+// contain 64-bit counters.
 const inflightAlign = 8
 
-// inflightPartMax bounds one queue's part of an area that a front-end brings: more
-// than any back-end makes for the largest ring. MaxMemory says why.
+// inflightPartMax bounds one queue's part of an area that a front-end sends, for the
+// reason given at MaxMemory. It is more than any back-end makes for the largest ring.
 const inflightPartMax = 2 << 20
 
-// getInflight makes an area and gives it out; the device uses it from now on. An
-// area of length 0, without a descriptor, is the answer where that fails: QEMU
-// takes it for "none" and goes on.
+// getInflight makes an area, which the device uses from now on, and sends it. If that
+// fails, the reply is an area of length 0 without a descriptor: QEMU takes it for "none"
+// and continues.
 func (s *Session) getInflight(m Message) Reply {
 	want := parseInflight(m.Payload)
 	area := Inflight{Queues: want.Queues, QueueSize: want.QueueSize}
@@ -52,8 +52,9 @@ func (s *Session) newInflight(area *Inflight) (int, error) {
 	return fd, nil
 }
 
-// setInflight is the area of a predecessor, or our own again. How long one
-// queue's part is follows from its length: other back-ends make other records.
+// setInflight takes an area that a predecessor has made, or this session. The length of
+// one queue's part follows from the length of the area: other back-ends make other
+// records.
 func (s *Session) setInflight(b []byte, in *received) error {
 	area := parseInflight(b)
 	fd, err := in.one()
@@ -88,7 +89,7 @@ func (s *Session) checkInflight(area Inflight) error {
 	return nil
 }
 
-// useInflight takes over m, also on an error.
+// useInflight takes over m, also with an error.
 func (s *Session) useInflight(m *shm.Mapping, queues int) error {
 	if err := s.dev.SetInflight(m, queues); err != nil {
 		m.Release()

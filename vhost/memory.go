@@ -9,8 +9,8 @@ import (
 	"github.com/elevisor/elevisor/sys/shm"
 )
 
-// setMemTable replaces all regions, also while rings run: all of the new ones or
-// none.
+// setMemTable replaces all regions, also while rings run. If one of the new ones cannot
+// be used, the old ones stay.
 func (s *Session) setMemTable(b []byte, in *received) error {
 	table, err := parseTable(b)
 	if err != nil {
@@ -61,8 +61,8 @@ func (s *Session) addMemReg(b []byte, in *received) error {
 	return s.useMemory(append(maps, m))
 }
 
-// checkTotal refuses regions that, with total bytes already there, are more than one
-// front-end may have.
+// checkTotal refuses regions that, together with total bytes that are there already,
+// exceed MaxMemory.
 func checkTotal(total uint64, regions ...shm.Region) error {
 	for i, r := range regions {
 		if r.Size > MaxMemory-total {
@@ -73,8 +73,8 @@ func checkTotal(total uint64, regions ...shm.Region) error {
 	return nil
 }
 
-// remMemReg identifies a region by all but its offset. Older front-ends send its
-// descriptor along.
+// remMemReg identifies a region by everything but its offset. Older front-ends send a
+// descriptor too.
 func (s *Session) remMemReg(b []byte, in *received) error {
 	if len(in.fds) > 1 {
 		return fmt.Errorf("%d file descriptors, want none", len(in.fds))
@@ -89,7 +89,7 @@ func (s *Session) remMemReg(b []byte, in *received) error {
 	return s.useMemory(slices.Delete(maps, i, i+1))
 }
 
-// mappings is a copy of the list, with references lent by the table.
+// mappings is a copy of the table's list. The table holds the references.
 func (s *Session) mappings() []*shm.Mapping {
 	if s.memory == nil {
 		return nil

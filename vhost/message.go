@@ -11,7 +11,7 @@ import (
 // ID is a request's number ("Front-end message types" in the document).
 type ID uint32
 
-// The front-end's messages that this package carries out. All others are refused.
+// The messages of front-ends that this package carries out. All others are refused.
 const (
 	MsgGetFeatures         ID = 1
 	MsgSetFeatures         ID = 2
@@ -85,8 +85,8 @@ const (
 	ProtocolConfigureMemSlots = 1 << 15
 )
 
-// OfferedProtocol is what a session offers: what it does, and nothing else, since
-// QEMU acknowledges every bit it has heard of.
+// OfferedProtocol are the protocol features that a session offers: those that are
+// implemented, and no other, since QEMU acknowledges every bit that it knows.
 const OfferedProtocol = ProtocolMQ | ProtocolReplyAck | ProtocolBackendReq | ProtocolConfig |
 	ProtocolInflightShmFD | ProtocolResetDevice | ProtocolConfigureMemSlots
 
@@ -108,9 +108,9 @@ const (
 	MaxRegions  = 8    // regions in one SET_MEM_TABLE
 	MaxMemSlots = 509  // answer to GET_MAX_MEM_SLOTS, the kernel's own vhost limit
 
-	// MaxMemory is how many bytes of memory one front-end may share. All front-ends of
-	// the process share its addresses, 2^47 bytes on most machines, and whoever took
-	// them all, with a sparse file, would leave none to the others.
+	// MaxMemory is how many bytes of memory one front-end may share. The front-ends of a
+	// process share its address space, 2^47 bytes on most machines, and one could use
+	// up all of it with a sparse file.
 	MaxMemory = 16 << 40
 	MaxConfig = 256 // bytes of configuration space
 )
@@ -127,8 +127,8 @@ const (
 	inflightSize = 20 // and 4 of padding from front-ends whose compiler pads
 )
 
-// Message is one message in either direction. Its file descriptors travel beside
-// it, because they have an owner.
+// Message is one message in either direction. Its file descriptors are passed
+// separately, because they have an owner.
 type Message struct {
 	ID      ID
 	Flags   uint32
@@ -150,7 +150,7 @@ func (m Message) AppendTo(b []byte) []byte {
 // trusted after it, so the connection ends.
 var ErrMalformed = errors.New("malformed message")
 
-// parseHeader is the message that starts with b, without its payload, and the
+// parseHeader returns the message whose header is b, without its payload, and the
 // payload's length.
 func parseHeader(b [HeaderSize]byte) (Message, int, error) {
 	m := Message{
@@ -167,7 +167,7 @@ func parseHeader(b [HeaderSize]byte) (Message, int, error) {
 	return m, int(size), nil
 }
 
-// payloadRange is how long a request's payload may be, and the step between.
+// payloadRange returns how long a request's payload may be, and in which steps.
 func payloadRange(id ID) (low, high, step int) {
 	switch id {
 	case MsgGetFeatures, MsgSetOwner, MsgResetOwner, MsgGetProtocolFeatures, MsgGetQueueNum,
@@ -191,8 +191,8 @@ func payloadRange(id ID) (low, high, step int) {
 	return 0, MaxPayload, 1
 }
 
-// checkRequest refuses a request that is none, or has a length that it cannot
-// have: before its payload is waited for.
+// checkRequest refuses a reply, and a request with a wrong length, before its payload is
+// waited for.
 func checkRequest(m Message, size int) error {
 	if m.Flags&FlagReply != 0 {
 		return fmt.Errorf("%v: a reply to nothing (flags %#x): %w", m.ID, m.Flags, ErrMalformed)
@@ -204,9 +204,9 @@ func checkRequest(m Message, size int) error {
 	return nil
 }
 
-// Payloads. The document says machine byte order; rings in shared memory bind us
-// to little-endian machines anyway (sys/shm). The parse functions take
-// payloads whose length was checked.
+// Payloads. The document says machine byte order; rings in shared memory need a
+// little-endian machine anyway (sys/shm). The parse functions take payloads whose length
+// was checked.
 
 func getU64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
@@ -267,8 +267,8 @@ func appendRegion(b []byte, r shm.Region) []byte {
 }
 
 // parseTable is "Multiple Memory regions description". Front-ends send as many
-// regions as they count; the document's picture has always eight, so that is
-// taken too.
+// regions as they announce; in the document's picture there are always eight, which is
+// accepted too.
 func parseTable(b []byte) ([]shm.Region, error) {
 	n, have := int64(binary.LittleEndian.Uint32(b)), int64(len(b)-tableHead)/regionSize
 	if n != have && (n > MaxRegions || have != MaxRegions) {

@@ -19,14 +19,14 @@ import (
 
 const (
 	// stopGrace is how long rings may take to stop once the whole server is told
-	// to end. A request that a dead disk keeps must not keep the process: with an
-	// in-flight area, a successor takes it up.
+	// to end. A request that a disk never completes must not keep the process from
+	// ending: with an in-flight area, a successor submits it again.
 	stopGrace = 500 * time.Millisecond
-	// slowAfter is when, and then how often, a message that takes long is logged.
+	// slowAfter is after how long, and then how often, a slow message is logged.
 	slowAfter = 10 * time.Second
 	// acceptPause lets a process that is out of descriptors get some back.
 	acceptPause = 100 * time.Millisecond
-	// Front-ends choose how many lines they cause: each text is logged at most
+	// Front-ends can cause any number of log lines: each text is logged at most
 	// logBurst times in logTick.
 	logTick  = time.Second
 	logBurst = 2
@@ -36,23 +36,24 @@ const (
 // in the socket's backlog until all of the last one's rings have stopped.
 type Server struct {
 	ln   *socket.Listener
-	only *net.UnixConn // instead of ln: a client that came with the process
+	only *net.UnixConn // instead of ln: an inherited connection to the only client
 	log  *zap.Logger   // bounded
 	full *zap.Logger   // everything, for debugging
 	slow time.Duration // slowAfter
 
 	mu      sync.Mutex
-	session *Session // of the client that is on, or nil
+	session *Session // of the present client; nil: there is none
 }
 
 func newServer(log *zap.Logger) *Server {
+	log = orNone(log)
 	bounded := zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, logTick, logBurst, 0)
 	})
 	return &Server{log: log.WithOptions(bounded), full: log, slow: slowAfter}
 }
 
-// Listen makes a socket at path. One that a dead server left is replaced; one
+// Listen makes a socket at path; log may be nil. One that a dead server left is replaced; one
 // that somebody listens on, and everything that is no socket, is an error.
 func Listen(path string, log *zap.Logger) (*Server, error) {
 	ln, err := socket.Listen(path, fs.ModePerm)
@@ -64,9 +65,9 @@ func Listen(path string, log *zap.Logger) (*Server, error) {
 	return s, nil
 }
 
-// FromFD serves on a socket that came with the process: a listening one, or one
-// that is connected to the only client there will be. fd becomes the server's,
-// except with an error.
+// FromFD serves on an inherited socket: a listening one, or one that is connected to
+// the only client there will be. fd becomes the server's, unless there is an error; log
+// may be nil.
 func FromFD(fd int, log *zap.Logger) (*Server, error) {
 	listening, err := checkSocket(fd)
 	if err != nil {
@@ -97,7 +98,7 @@ func FromFD(fd int, log *zap.Logger) (*Server, error) {
 	return s, nil
 }
 
-// checkSocket refuses what is no UNIX stream socket.
+// checkSocket refuses everything but UNIX stream sockets.
 func checkSocket(fd int) (listening bool, err error) {
 	var got [3]int
 	for i, opt := range [...]int{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_ACCEPTCONN} {
@@ -112,7 +113,7 @@ func checkSocket(fd int) (listening bool, err error) {
 	return got[2] != 0, nil
 }
 
-// Close gives up a server that is not serving: its socket file is removed.
+// Close closes a server that is not serving and removes its socket file.
 func (s *Server) Close() {
 	if s.only != nil {
 		_ = s.only.Close()
@@ -153,8 +154,8 @@ func (s *Server) Serve(ctx context.Context, d Device, q Queues) error {
 	return nil
 }
 
-// ConfigChanged tells the client that is on that the configuration space has
-// changed. Any goroutine; it waits sendPatience at most.
+// ConfigChanged tells the present client that the configuration space has changed. Any
+// goroutine may call it; it waits sendPatience at most.
 func (s *Server) ConfigChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +164,7 @@ func (s *Server) ConfigChanged() {
 	}
 }
 
-// Connected says whether a client is on. Any goroutine.
+// Connected says whether there is a client. Any goroutine may call it.
 func (s *Server) Connected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,14 +177,14 @@ func (s *Server) setSession(x *Session) {
 	s.session = x
 }
 
-// request is one message on its way from the reading goroutine.
+// request is one message from the reading goroutine.
 type request struct {
 	m   Message
 	fds []int
 }
 
-// client serves one connection to its end. A goroutine of its own reads, so that
-// a client that goes is noticed while a message is being carried out.
+// client serves one connection to its end. A separate goroutine reads, so that the end
+// of the connection is noticed while a message is being carried out.
 func (s *Server) client(ctx context.Context, uc *net.UnixConn, d Device, q Queues) {
 	c := newConn(uc)
 	defer c.close()
@@ -216,8 +217,8 @@ func (s *Server) client(ctx context.Context, uc *net.UnixConn, d Device, q Queue
 	s.log.Info("front-end gone", zap.Error(err))
 }
 
-// receive passes all messages on until the connection ends: io.EOF is an orderly
-// end.
+// receive passes all messages on until the connection ends; its error is io.EOF after
+// an orderly end.
 func receive(c *conn, to chan<- request) error {
 	for {
 		m, fds, err := c.read(checkRequest)
@@ -251,8 +252,8 @@ func (s *Server) carryOut(c *conn, session *Session, requests <-chan request) er
 	return nil
 }
 
-// watch logs while something takes long: a VMM stands still in GET_VRING_BASE, or
-// the next client waits, and its user wants to know what for.
+// watch logs while something takes long. A VMM is blocked in GET_VRING_BASE, or the next
+// client waits, and the log says why.
 func (s *Server) watch(what string) (done func()) {
 	over := make(chan struct{})
 	t := time.AfterFunc(s.slow, func() {
@@ -273,8 +274,8 @@ func (s *Server) watch(what string) (done func()) {
 	}
 }
 
-// closeSession waits for rings without limit, since the next client would find
-// them running, but only for stopGrace once ctx has ended.
+// closeSession waits without limit until the rings have stopped, because the next client
+// must not find them running; but only for stopGrace once ctx has ended.
 func closeSession(ctx context.Context, session *Session) {
 	abandon, give := context.WithCancel(context.Background())
 	defer give()

@@ -17,17 +17,16 @@ import (
 // neither socket nor clock. One goroutine calls Handle and then, once, Close;
 // ConfigChanged may come from any.
 //
-// What a message can meet:
+// A message has one of three outcomes:
 //
-//   - it is carried out; with REPLY_ACK, zero says so where it asked;
-//   - it is refused: nothing has changed, a log line says why, and non-zero tells
-//     the front-end where it asked. Messages that we do not know are refused too;
-//   - it ends the session, by an error of Handle: its form is wrong, or it needs
-//     an answer that we do not have and that has no way to say so.
+//   - it is carried out. If it asked for an acknowledgement, that is zero;
+//   - it is refused: nothing has changed, and a log line says why. If it asked for an
+//     acknowledgement, that is not zero. Unknown messages are refused too;
+//   - it ends the session, by an error of Handle: it is malformed, or its sender waits
+//     for a reply that cannot express a refusal.
 //
-// A message that is not covered by a negotiated protocol feature is carried out
-// all the same. Whether one is acknowledged is decided by what was negotiated
-// before it.
+// A message is carried out even if the protocol feature that it belongs to was not
+// negotiated. Acknowledgements need REPLY_ACK to have been negotiated before the message.
 type Session struct {
 	dev  Device
 	q    Queues
@@ -43,8 +42,8 @@ type Session struct {
 	ended      error
 }
 
-// Reply is what goes back: nothing if its Message has no flags. The descriptors
-// belong to whoever gets the reply.
+// Reply is what is sent back: nothing if its Message has no flags. The descriptors
+// belong to the caller.
 type Reply struct {
 	Message Message
 	FDs     []int
@@ -53,8 +52,8 @@ type Reply struct {
 // None is whether there is nothing to send.
 func (r Reply) None() bool { return r.Message.Flags == 0 }
 
-// ErrNoAnswer ends a session that was asked for what it does not have, by a message
-// whose reply has no way to say so: its sender must not wait for ever.
+// ErrNoAnswer ends a session that cannot carry out a message whose reply has no way to
+// say so: its sender would wait for ever.
 var ErrNoAnswer = errors.New("no reply to this message can say so")
 
 // ErrQuit ends a session whose quit channel was closed while it waited for a ring
@@ -62,14 +61,22 @@ var ErrNoAnswer = errors.New("no reply to this message can say so")
 var ErrQuit = errors.New("session was told to end")
 
 // NewSession makes a session over a device all of whose rings are stopped and
-// disabled. Closing quit ends a wait within Handle; it may be nil.
+// disabled. Closing quit ends a wait within Handle; it may be nil, as may log.
 func NewSession(d Device, q Queues, log *zap.Logger, quit <-chan struct{}) *Session {
+	log = orNone(log)
 	return &Session{dev: d, q: q, log: log, quit: quit, rings: make([]ring, q.Count()), back: backChannel{fd: -1, log: log}}
 }
 
-// Handle carries out one message. It owns fds from now on, whatever happens. An
-// error is the end: the caller closes the connection and the session, and every
-// later call gets the same error.
+func orNone(log *zap.Logger) *zap.Logger {
+	if log == nil {
+		return zap.NewNop()
+	}
+	return log
+}
+
+// Handle carries out one message. It takes over fds, also with an error. An error ends
+// the session: the caller closes it and the connection, and every later call returns the
+// same error.
 func (s *Session) Handle(m Message, fds []int) (Reply, error) {
 	in := &received{fds: fds}
 	defer in.close()
@@ -98,7 +105,7 @@ func (s *Session) Handle(m Message, fds []int) (Reply, error) {
 	return answer(m.ID, putU64(0)), nil
 }
 
-// dispatch carries m out. An error refuses it, or ends the session.
+// dispatch carries m out. An error means that it is refused, or that the session ends.
 func (s *Session) dispatch(m Message, in *received) (Reply, error) {
 	switch m.ID {
 	case MsgGetFeatures:
@@ -144,8 +151,8 @@ var setters = map[ID]func(s *Session, payload []byte, in *received) error{
 	MsgResetDevice:         (*Session).resetDevice,
 }
 
-// refuseUnknown answers what we do not carry out: a message whose sender waits
-// for a reply of its own must not be met with silence.
+// refuseUnknown refuses a message that this package does not carry out. Where the
+// document gives the message a reply of its own, its sender waits for one.
 func refuseUnknown(m Message) (Reply, error) {
 	const (
 		iotlb            = 22
@@ -200,9 +207,9 @@ func (s *Session) setProtocolFeatures(b []byte, _ *received) error {
 	return nil
 }
 
-// resetDevice keeps what belongs to the connection rather than to the device:
-// memory, call and error descriptors, the in-flight area. Front-ends do not send
-// all of them again.
+// resetDevice keeps what belongs to the connection rather than to the device: memory,
+// call and error descriptors, and the in-flight area. Front-ends do not send all of them
+// again.
 func (s *Session) resetDevice([]byte, *received) error {
 	if err := s.stopAll(s.quit); err != nil {
 		return err
@@ -217,9 +224,9 @@ func (s *Session) resetDevice([]byte, *received) error {
 	return nil
 }
 
-// Close ends the session: all rings are stopped, what was taken from them is
-// carried out, and no descriptor and no memory of the front-end is left. Closing
-// abandon (which may be nil) ends the wait for rings that do not stop.
+// Close ends the session: it stops all rings, waits until what was taken from them has
+// been carried out, and releases all descriptors and memory of the front-end. Closing
+// abandon, which may be nil, ends that wait.
 func (s *Session) Close(abandon <-chan struct{}) {
 	if err := s.stopAll(abandon); err != nil {
 		s.log.Warn("rings left behind with requests in flight")
@@ -239,13 +246,13 @@ func (s *Session) Close(abandon <-chan struct{}) {
 	s.dropMemory()
 }
 
-// received holds the descriptors that came with a message until somebody takes
-// them or the message is done.
+// received are the descriptors that came with a message. Those that nobody takes are
+// closed after it.
 type received struct{ fds []int }
 
 func (in *received) close() { closeAll(in.fds) }
 
-// one is the only descriptor. It stays where it is.
+// one returns the only descriptor, without taking it.
 func (in *received) one() (int, error) {
 	if len(in.fds) != 1 {
 		return -1, fmt.Errorf("%d file descriptors, want 1", len(in.fds))
@@ -253,7 +260,7 @@ func (in *received) one() (int, error) {
 	return in.fds[0], nil
 }
 
-// notifier takes the only descriptor, which must be one to wake somebody with.
+// notifier takes the only descriptor, which must be one for notifications.
 func (in *received) notifier() (*eventfd.FD, error) {
 	fd, err := in.one()
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package vhost speaks the vhost-user protocol, both ends: the server's session
 // as a state machine over a [Device], and a front-end client. It moves messages
-// and descriptors; rings and disks are behind the two interfaces below.
+// and descriptors; rings and disks are behind the two interfaces below. The example
+// serves a disk (package device has both) to a front-end.
 //
 // Source: docs/interop/vhost-user.rst of QEMU 11, called "the document" here.
 package vhost
@@ -11,11 +12,11 @@ import (
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// Device is what the protocol may ask of a disk. The session's goroutine calls
-// it, one call at a time; it may block for a moment, never for I/O.
+// Device is what the protocol may ask of a disk. The session's goroutine calls it, one
+// call at a time. A method may block briefly, but never for I/O.
 type Device interface {
-	// Features are the virtio feature bits that the device offers, without the
-	// protocol's own bit 30.
+	// Features are the virtio feature bits that the device offers, without
+	// FeatureProtocolFeatures, which the session adds.
 	Features() uint64
 	// SetFeatures is the front-end's choice; bits that were not offered are an
 	// error. It does not stop, start, enable or disable a ring.
@@ -24,13 +25,13 @@ type Device interface {
 	Config() []byte
 	// SetConfig writes data at byte off, all of it or, with an error, nothing.
 	SetConfig(off uint32, data []byte) error
-	// SetMemory is the new memory table, also while rings run; after a front-end has
-	// gone, one without regions. The device retains what it keeps and lets the table
-	// before it go; m stays the caller's reference. An error keeps the old table.
+	// SetMemory replaces the memory table, also while rings run; after a front-end has
+	// gone, the new one has no regions. The device retains m and releases the table
+	// before it; the caller keeps its own reference. With an error the old table stays.
 	SetMemory(m *shm.Memory) error
-	// SetInflight is the in-flight region, one record for each of queues queues,
-	// evenly spaced; nil forgets it. It counts for rings started later. The device
-	// retains it.
+	// SetInflight sets the in-flight region, with one record for each of queues queues,
+	// evenly spaced; nil removes it. It applies to rings that are started later. The
+	// device retains it.
 	SetInflight(m *shm.Mapping, queues int) error
 	// Reset puts the device into its initial state: features and cache mode as
 	// offered. Rings are stopped already.
@@ -41,14 +42,14 @@ type Device interface {
 type Queues interface {
 	// Count is how many queues there are.
 	Count() int
-	// Start starts ring i where p says; p.Kick goes over to it, also on an error.
-	// A ring that is enabled is looked at once without a kick: one may have come
-	// early, and requests may be waiting. Features, Memory and Inflight of p are the
-	// device's to fill in.
+	// Start starts ring i with the parameters p. It takes over p.Kick, also with an error.
+	// If the ring is enabled, it is checked once without a kick: one may have come
+	// early, and requests may be waiting. The device fills in Features, Memory and
+	// Inflight of p.
 	Start(i int, p virtqueue.Params) error
-	// Enable lets ring i run, or pauses it; the state is kept for a stopped ring.
+	// Enable lets ring i run, or pauses it; a stopped ring keeps the state for its start.
 	Enable(i int, on bool)
-	// SetKick replaces a running ring's kick descriptor; k goes over to it.
+	// SetKick replaces a running ring's kick descriptor, and takes over k.
 	SetKick(i int, k *eventfd.FD)
 	// SetCall sets whom to notify of completions, nil for nobody (a driver that
 	// polls), on a running ring or a stopped one. It notifies a new one once, and
@@ -62,7 +63,7 @@ type Queues interface {
 	// when SetErr returns.
 	SetErr(i int, c virtqueue.Notifier)
 	// Stop stops ring i: nothing more is taken, what was taken is carried out, and
-	// then done is called, from any goroutine, with the answer to GET_VRING_BASE. A
-	// ring that never started answers at once.
+	// then done is called, on any goroutine, with the answer to GET_VRING_BASE. For a
+	// ring that is stopped it is called at once.
 	Stop(i int, done func(base uint32))
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/elevisor/elevisor/virtqueue"
 )
 
-// ring is what the front-end said of one ring. Whether it is enabled is kept by
-// Queues.
+// ring is what the front-end has set for one ring. Whether it is enabled is known to
+// Queues alone.
 type ring struct {
-	size    uint32    // 0: not said
-	addr    VringAddr // Index is not used
-	placed  bool      // addr was said
+	size    uint32    // 0: not set
+	addr    VringAddr // without Index and Log
+	placed  bool      // addr was set
 	base    uint32    // where it starts, or where it stopped
 	running bool
 	stopped chan uint32 // not nil while it stops: gets the base
@@ -27,7 +27,7 @@ func (s *Session) ring(i uint32) (*ring, error) {
 	return &s.rings[i], nil
 }
 
-// same refuses a change of a running ring.
+// same refuses to change a running ring.
 func (r *ring) same(i uint32, what string, equal bool) error {
 	if r.running && !equal {
 		return fmt.Errorf("ring %d is running, its %s cannot be changed", i, what)
@@ -80,7 +80,7 @@ func (s *Session) setVringAddr(b []byte, _ *received) error {
 		return fmt.Errorf("ring %d: descriptor table at %#x, avail ring at %#x, used ring at %#x: not aligned to 16, 2 and 4",
 			v.Index, v.Desc, v.Avail, v.Used)
 	}
-	if s.memory != nil { // before the first table there is nothing to check against; starting checks again
+	if s.memory != nil { // before the first table there is nothing to check against; a start checks again
 		if err := s.reachable(v.Index, v, r.size); err != nil {
 			return err
 		}
@@ -93,8 +93,8 @@ func (s *Session) setVringAddr(b []byte, _ *received) error {
 	return nil
 }
 
-// reachable refuses ring addresses that no memory region holds. It is where a VM
-// whose RAM is private to it is found out.
+// reachable refuses ring addresses that are in no memory region. This is where it shows
+// that a VM's RAM is not shared.
 func (s *Session) reachable(i uint32, a VringAddr, size uint32) error {
 	nd, na, nu := virtqueue.RingBytes(int(max(size, 1)))
 	for _, part := range [...]struct {
@@ -114,8 +114,8 @@ func (s *Session) reachable(i uint32, a VringAddr, size uint32) error {
 	return nil
 }
 
-// setVringKick starts a ring that is stopped: the document starts it with the
-// first kick, which may have come already, so Queues looks at it once.
+// setVringKick starts a ring that is stopped. In the document the first kick starts it,
+// but that may have come already; see Queues.Start.
 func (s *Session) setVringKick(b []byte, in *received) error {
 	i, r, none, err := s.ringOfFD(b)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Session) startable(i uint32, r *ring) error {
 	return s.reachable(i, r.addr, r.size)
 }
 
-// ringOfFD reads the payload of KICK, CALL and ERR; none is the mark that no
+// ringOfFD reads the payload of SET_VRING_KICK, _CALL and _ERR; none says that no
 // descriptor comes with it.
 func (s *Session) ringOfFD(b []byte) (i uint32, r *ring, none bool, err error) {
 	v := getU64(b)
@@ -185,8 +185,8 @@ func (s *Session) setVringErr(b []byte, in *received) error {
 	return replaceNotifier(&r.err, i, none, in, s.q.SetErr)
 }
 
-// replaceNotifier puts the descriptor of in, or none, into *at and tells set. The
-// old one is closed last: until set returns somebody may be using it.
+// replaceNotifier puts the descriptor of in, or none, into *at and calls set with it. The
+// old one is closed last: until set returns it may be in use.
 func replaceNotifier(at **eventfd.FD, i uint32, none bool, in *received, set func(int, virtqueue.Notifier)) error {
 	if none {
 		set(int(i), nil)
@@ -220,7 +220,7 @@ func (s *Session) setVringEnable(b []byte, _ *received) error {
 	return nil
 }
 
-// getVringBase stops a ring and waits until it has. Its reply has no room for a
+// getVringBase stops a ring and waits until it has stopped. The reply cannot express a
 // refusal, so a ring that does not exist ends the session.
 func (s *Session) getVringBase(m Message) (Reply, error) {
 	v := parseState(m.Payload)
@@ -249,7 +249,7 @@ func (s *Session) beginStop(i int) {
 func (s *Session) awaitStop(i int, quit <-chan struct{}) error {
 	r := &s.rings[i]
 	select {
-	case r.base = <-r.stopped: // preferred where quit is closed too
+	case r.base = <-r.stopped: // this one first, where quit is closed too
 	default:
 		select {
 		case r.base = <-r.stopped:

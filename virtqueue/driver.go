@@ -14,14 +14,14 @@ type Elem struct {
 	Write bool // the device writes it
 }
 
-// Driver is the guest's side of a split ring: what a virtio driver does, for the
-// built-in guest and the tests. One goroutine owns it.
+// Driver is the guest's side of a split ring: what a virtio driver does. One goroutine
+// owns it.
 type Driver struct {
 	desc, avail, used []byte
 	size              uint16
 	eventIdx          bool
 
-	free      []uint16 // descriptors nobody uses
+	free      []uint16 // unused descriptors
 	length    []uint16 // by head: descriptors in its chain
 	links     []uint16 // by descriptor: the next one in its chain
 	added     uint16   // avail.idx, counting what is not published yet
@@ -29,8 +29,8 @@ type Driver struct {
 	reaped    uint16
 }
 
-// NewDriver lays an empty ring of size entries out in b, which is zero and has
-// room for the three parts in a row (see Layout).
+// NewDriver lays out an empty ring of size entries in b, which is zeroed and has room
+// for the three parts in a row (see Layout).
 func NewDriver(b []byte, size int, features uint64) (*Driver, error) {
 	avail, used, total := Layout(size)
 	if size < 1 || size > MaxSize || size&(size-1) != 0 || len(b) < total {
@@ -49,8 +49,8 @@ func NewDriver(b []byte, size int, features uint64) (*Driver, error) {
 	return d, nil
 }
 
-// Layout is where the avail and the used ring lie behind a descriptor table at 0,
-// and the length of all three.
+// Layout returns the offsets of the avail and of the used ring behind a descriptor table
+// at 0, and the length of all three.
 func Layout(size int) (avail, used, total int) {
 	nd, na, nu := RingBytes(size)
 	used = (nd + na + 3) &^ 3
@@ -58,7 +58,7 @@ func Layout(size int) (avail, used, total int) {
 }
 
 // Add puts a chain of elems into the ring, not yet visible to the device, and
-// returns its head; ok is false, and nothing done, where it does not fit.
+// returns its head. If it does not fit, nothing is done and ok is false.
 func (d *Driver) Add(elems []Elem) (head uint16, ok bool) {
 	if len(elems) == 0 || len(elems) > len(d.free) {
 		return 0, false
@@ -80,8 +80,8 @@ func (d *Driver) Add(elems []Elem) (head uint16, ok bool) {
 	return head, true
 }
 
-// AddIndirect puts a chain into table, guest memory at address addr with room for
-// it, and one descriptor for that into the ring.
+// AddIndirect puts a chain into table, which is guest memory at address addr, and one
+// descriptor for that table into the ring.
 func (d *Driver) AddIndirect(elems []Elem, table []byte, addr uint64) (head uint16, ok bool) {
 	if len(elems) == 0 || len(d.free) == 0 || len(elems)*descSize > len(table) {
 		return 0, false
@@ -105,7 +105,7 @@ func PutDesc(b []byte, addr uint64, n uint32, flags, next uint16) {
 	binary.LittleEndian.PutUint16(b[14:], next)
 }
 
-// put writes e as a descriptor that more follow, from next on, or none.
+// put writes e as a descriptor; more says that the chain goes on at next.
 func (e Elem) put(b []byte, more bool, next uint16) {
 	flags := uint16(0)
 	if more {
@@ -122,7 +122,7 @@ func (d *Driver) offer(head uint16) {
 	d.added++
 }
 
-// Publish makes the added chains available and says whether the device wants a
+// Publish makes the added chains available and returns whether the device wants a
 // kick for them.
 func (d *Driver) Publish() (kick bool) {
 	if d.added == d.published {
@@ -145,8 +145,8 @@ func (d *Driver) Publish() (kick bool) {
 	return shm.Load16(d.used, 0)&usedNoNotify == 0
 }
 
-// Reap takes the next returned chain: its head and how many bytes the device says
-// it wrote. An id that the driver never gave out is an error of the device.
+// Reap takes the next returned chain: its head, and how many bytes the device says
+// that it has written. An id that is not in flight is an error of the device.
 func (d *Driver) Reap() (head uint16, written uint32, ok bool, err error) {
 	idx := shm.Load16(d.used, 2)
 	if idx == d.reaped {
@@ -171,7 +171,7 @@ func (d *Driver) Reap() (head uint16, written uint32, ok bool, err error) {
 	return head, written, true, nil
 }
 
-// EnableCalls asks to be called for the next returned chain, and looks again:
+// EnableCalls asks to be notified of the next returned chain, and looks again:
 // pending means that one came in between.
 func (d *Driver) EnableCalls() (pending bool) {
 	if d.eventIdx {
@@ -183,7 +183,7 @@ func (d *Driver) EnableCalls() (pending bool) {
 	return shm.Load16(d.used, 2) != d.reaped
 }
 
-// DisableCalls says that the driver will look by itself.
+// DisableCalls asks not to be notified: the driver polls.
 func (d *Driver) DisableCalls() {
 	if d.eventIdx {
 		shm.Store16(d.avail, 4+2*int(d.size), d.reaped-1)
@@ -192,6 +192,6 @@ func (d *Driver) DisableCalls() {
 	}
 }
 
-// Indices are the driver's free-running positions: the next available and the
-// next used entry.
+// Indices are the driver's free-running indices of the next available and of the next
+// used entry.
 func (d *Driver) Indices() (avail, used uint16) { return d.published, d.reaped }

@@ -9,13 +9,13 @@ import (
 	"github.com/elevisor/elevisor/sys/shm"
 )
 
-// The in-flight record lives in memory that the front-end keeps while we may die.
-// It is what makes out-of-order completion survivable: without it a successor
-// cannot know which of the taken chains are still owed (vhost-user document,
-// "Inflight I/O tracking"). Per queue: a header of 16 bytes {le64 features, le16
-// version, le16 desc_num, le16 last_batch_head, le16 used_idx} and 16 bytes a
-// descriptor {u8 inflight, 5 bytes padding, le16 next, le64 counter}. The order of
-// the stores below is the protocol; a process dies between any two of them.
+// The in-flight record is in memory that outlives this process: the front-end keeps it.
+// Requests complete out of order, so without it a successor could not know which of the
+// chains that were taken have not been returned (vhost-user document, "Inflight I/O
+// tracking"). Per queue it has a header of 16 bytes {le64 features, le16 version, le16
+// desc_num, le16 last_batch_head, le16 used_idx} and 16 bytes for each descriptor {u8
+// inflight, 5 bytes padding, le16 next, le64 counter}. The order of the stores below
+// matters: the process may be killed between any two of them.
 const (
 	recordHeader  = 16
 	recordEntry   = 16
@@ -23,12 +23,12 @@ const (
 	recordAlign   = 64
 )
 
-// MinInflight is the fewest heads a record has room for. QEMU 10.0 asks for a
-// record of queue-size entries and then starts rings of 1024 (its issue is that
-// virtio_add_queue ignores queue-size), so a record is never made smaller.
+// MinInflight is the fewest heads that a record has room for. QEMU 10.0 asks for a
+// record of queue-size entries and then starts rings of 1024 (its virtio_add_queue
+// ignores queue-size), so a record is never made smaller.
 const MinInflight = 1024
 
-// InflightBytes is the length of one queue's record for size heads.
+// InflightBytes is the length of one queue's record with room for size heads.
 func InflightBytes(size int) int {
 	n := recordHeader + recordEntry*max(size, MinInflight)
 	return (n + recordAlign - 1) / recordAlign * recordAlign
@@ -37,7 +37,6 @@ func InflightBytes(size int) int {
 // inflight is one queue's record; the zero value records nothing.
 type inflight struct {
 	b       []byte
-	heads   int
 	counter uint64
 	batch   []uint16 // pushed since the last settle
 }
@@ -47,7 +46,8 @@ func (f *inflight) entry(head uint16) []byte {
 	return f.b[at : at+recordEntry]
 }
 
-// take records that head is in flight: first the order, then the fact.
+// take records that head is in flight; the counter, which gives the order, is stored
+// before the mark.
 func (f *inflight) take(head uint16) {
 	if f.b == nil {
 		return
@@ -58,7 +58,7 @@ func (f *inflight) take(head uint16) {
 	e[0] = 1
 }
 
-// put links head into the batch that the next used index will cover.
+// put links head into the batch that will be published with the next used index.
 func (f *inflight) put(head uint16) {
 	if f.b == nil {
 		return
@@ -69,7 +69,7 @@ func (f *inflight) put(head uint16) {
 	f.batch = append(f.batch, head)
 }
 
-// settle follows the store of used.idx: the batch is the driver's now.
+// settle is called after used.idx was stored: the driver has the batch now.
 func (f *inflight) settle(usedIdx uint16) {
 	if f.b == nil {
 		return
@@ -81,15 +81,15 @@ func (f *inflight) settle(usedIdx uint16) {
 	shm.Store16(f.b, 14, usedIdx)
 }
 
-// recover opens the record: makes a fresh one, or finds out what a predecessor
-// left and sets the queue to go on from there.
+// recover opens the record: it initialises a new one, or it finds out what a predecessor
+// left and makes the queue continue from there.
 func (q *Split) recover() error {
 	b := q.p.Inflight
 	heads := min((len(b)-recordHeader)/recordEntry, 1<<16)
 	if heads < int(q.size) {
 		return fmt.Errorf("in-flight record has room for %d heads, the ring has %d", max(heads, 0), q.size)
 	}
-	q.record = inflight{b: b, heads: heads, batch: make([]uint16, 0, q.size)}
+	q.record = inflight{b: b, batch: make([]uint16, 0, q.size)}
 	switch version := binary.LittleEndian.Uint16(b[8:]); version {
 	case 0:
 		binary.LittleEndian.PutUint64(b[0:], 0)
@@ -117,15 +117,15 @@ func (q *Split) recover() error {
 		q.again = append(q.again, o.head)
 		q.record.counter = o.counter + 1
 	}
-	// Taken is what was returned and what is owed; the front-end's idea of the
-	// base (it sends the used index) does not count the latter.
+	// Taken are the chains that were returned and those that still have to be. The base
+	// that a front-end sends after a crash is the used index, which leaves out the latter.
 	q.next = q.shown + uint16(len(left))
 	q.seen = q.next
 	return nil
 }
 
-// settleLost finishes a batch that was published when the predecessor died before
-// it could clear the flags.
+// settleLost finishes a batch that was published just before the predecessor was killed,
+// so that its flags were not cleared.
 func (f *inflight) settleLost(usedIdx, size uint16) {
 	n := usedIdx - binary.LittleEndian.Uint16(f.b[14:])
 	head := binary.LittleEndian.Uint16(f.b[12:])

@@ -22,8 +22,9 @@ const (
 
 const descSize = 16
 
-// Split is the device's side of a split virtqueue (virtio 1.3, 2.7). Indices run
-// free in 16 bits; only their differences and their remainders by the size count.
+// Split is the device's side of a split virtqueue (virtio 1.3, 2.7). Indices are
+// free-running 16-bit numbers; only their differences, and their remainders modulo the
+// size, have a meaning.
 type Split struct {
 	desc  []byte // Size descriptors of 16 bytes
 	avail []byte // le16 flags, idx, ring[Size], used_event
@@ -36,7 +37,7 @@ type Split struct {
 	seen   uint16 // avail.idx as last loaded
 	pushed uint16 // used.idx, counting what is not published yet
 	shown  uint16 // used.idx as published
-	called uint16 // used.idx at the last call that was sent
+	called uint16 // used.idx at the last notification that was sent
 	quiet  int    // chains published since then
 
 	taken  []bool // by head: popped and not pushed
@@ -53,8 +54,8 @@ func RingBytes(size int) (desc, avail, used int) {
 	return descSize * size, 6 + 2*size, 6 + 8*size
 }
 
-// NewSplit starts a ring where p says. With an in-flight record that has been
-// used before, chains that a predecessor took and did not return are popped
+// NewSplit starts a ring with the parameters p. With an in-flight record that has been
+// used before, the chains that a predecessor took and did not return are popped
 // again, in the order in which they were taken.
 func NewSplit(p Params) (*Split, error) {
 	if p.Size < 1 || p.Size > MaxSize || p.Size&(p.Size-1) != 0 {
@@ -76,7 +77,7 @@ func NewSplit(p Params) (*Split, error) {
 	}
 	q.pushed = shm.Load16(q.used, 2)
 	q.shown = q.pushed
-	q.quiet = forceCall // called is unknown: the first completion calls
+	q.quiet = forceCall // called is unknown: the first completion notifies
 	if p.Inflight != nil {
 		if err := q.recover(); err != nil {
 			return nil, err
@@ -86,9 +87,9 @@ func NewSplit(p Params) (*Split, error) {
 	return q, nil
 }
 
-// locate translates the ring's addresses: all three or, with an error, none. The
-// parts must be aligned as the specification asks, in the front-end's addresses
-// and in ours.
+// locate translates the ring's three addresses; with an error it changes nothing. The
+// parts must be aligned as the specification demands, at the front-end's addresses
+// and at ours.
 func (q *Split) locate(m *shm.Memory) error {
 	nd, na, nu := RingBytes(int(q.size))
 	var at [3][]byte
@@ -148,8 +149,8 @@ func (q *Split) Pop(c *Chain) (bool, error) {
 	return true, nil
 }
 
-// take is the head of the next chain: first those of a predecessor, then the
-// avail ring's.
+// take returns the head of the next chain: first those that a predecessor did not
+// return, then the avail ring's.
 func (q *Split) take() (uint16, bool, error) {
 	if q.broken != nil {
 		return 0, false, q.broken
@@ -177,8 +178,8 @@ func (q *Split) take() (uint16, bool, error) {
 	return head, true, nil
 }
 
-// look loads avail.idx: is there something new? More new entries than the ring
-// has break it.
+// look loads avail.idx and returns whether there are new entries. More new entries than
+// the ring has room for break the queue.
 func (q *Split) look() bool {
 	q.seen = shm.Load16(q.avail, 2)
 	n := q.seen - q.next
@@ -196,7 +197,7 @@ type descriptor struct {
 	next  uint16
 }
 
-// readDesc copies descriptor i out of a table once.
+// readDesc reads descriptor i of a table, each byte once.
 func readDesc(table []byte, i int) descriptor {
 	var b [descSize]byte
 	copy(b[:], table[i*descSize:])
@@ -208,9 +209,9 @@ func readDesc(table []byte, i int) descriptor {
 	}
 }
 
-// walk follows the chain from head and fills c. Flags that mean nothing, and
-// WRITE on the descriptor of an indirect table, are ignored; elements of length
-// zero are left out; INDIRECT is served without its feature too.
+// walk follows the chain from head and fills c. Unknown flags, and WRITE on the
+// descriptor of an indirect table, are ignored. Elements of length zero are left out.
+// INDIRECT is accepted without its feature too.
 func (q *Split) walk(c *Chain, head uint16) {
 	c.Segs, c.Out, c.Tail, c.Fault = c.Segs[:0], 0, nil, FaultNone
 	table, entries, i := q.desc, int(q.size), int(head)
@@ -253,7 +254,7 @@ func (q *Split) walk(c *Chain, head uint16) {
 }
 
 // element adds one element's memory to c. A chain with an unmapped element is
-// followed to its end all the same, to find where its status goes.
+// followed to its end all the same, to find the place of its status byte.
 func (q *Split) element(c *Chain, d descriptor, write bool) {
 	had, ok := len(c.Segs), false
 	c.Segs, ok = q.p.Memory.Append(c.Segs, d.addr, uint64(d.len))
@@ -271,7 +272,7 @@ func (q *Split) element(c *Chain, d descriptor, write bool) {
 	c.Tail = c.Segs[len(c.Segs)-1]
 }
 
-// indirect is the table that d points to, or nil with the fault in c.
+// indirect returns the table that d points to, or nil, with the fault in c.
 func (q *Split) indirect(d descriptor, nested bool, c *Chain) []byte {
 	if nested || d.flags&DescNext != 0 || d.len == 0 || d.len%descSize != 0 {
 		c.spoil(FaultIndirect)
@@ -287,17 +288,17 @@ func (q *Split) indirect(d descriptor, nested bool, c *Chain) []byte {
 	if len(segs) == had+1 {
 		return segs[had]
 	}
-	q.table = q.table[:0] // adjoining regions: rare, so a copy will do
+	q.table = q.table[:0] // it spans regions, which is rare: copy it
 	for _, s := range segs[had:] {
 		q.table = append(q.table, s[:min(len(s), descSize*MaxChain-len(q.table))]...)
 	}
 	return q.table
 }
 
-// spoil gives a chain up: no part of it is to be touched.
+// spoil marks a chain as faulty: no part of its memory may be used.
 func (c *Chain) spoil(f Fault) { c.Fault, c.Segs, c.Out, c.Tail = f, c.Segs[:0], 0, nil }
 
-// Push implements Queue. Pushing a chain that is not in flight is our own fault.
+// Push implements Queue. It panics if the chain is not in flight: that is our own mistake.
 func (q *Split) Push(id uint16, written uint32) {
 	if !q.taken[id] {
 		panic(fmt.Sprintf("virtqueue: push of head %d, which is not in flight", id))
@@ -310,9 +311,9 @@ func (q *Split) Push(id uint16, written uint32) {
 	q.pushed++
 }
 
-// forceCall is how many chains may go by without a call before one is sent
-// whatever the event index says: the comparison of 16-bit indices below is blind
-// beyond 65535.
+// forceCall is how many chains may be published without a notification before one is
+// sent whatever the event index says: the comparison of 16-bit indices in Publish is
+// ambiguous after 65535.
 const forceCall = 1 << 15
 
 // Publish implements Queue.
@@ -324,11 +325,11 @@ func (q *Split) Publish() bool {
 	q.shown = q.pushed
 	q.storeUsed()
 	q.record.settle(q.shown)
-	shm.Fence() // used.idx before the driver's wish: it stores the wish and then looks at used.idx
+	shm.Fence() // store used.idx before used_event is read: the driver stores used_event and then reads used.idx
 	notify := false
 	if q.eventIdx {
-		// Compared with the index at the last call sent, not at the last check:
-		// a driver that is behind would else miss its call (libblkio issue 68).
+		// Compared with the index at the last notification sent, not at the last check:
+		// else a driver that lags behind could miss one (libblkio issue 68).
 		event := shm.Load16(q.avail, 4+2*int(q.size))
 		notify = q.quiet >= forceCall || q.shown-event-1 < q.shown-q.called
 	} else {
@@ -340,9 +341,9 @@ func (q *Split) Publish() bool {
 	return notify
 }
 
-// storeUsed publishes used.idx. The flags beside it stay 0: without EVENT_IDX
-// kicks are never suppressed, since drivers without a barrier of their own
-// (libblkio) would lose one.
+// storeUsed stores used.idx. The flags beside it stay 0: without EVENT_IDX kicks are
+// never suppressed, because libblkio checks the flags without a barrier and could
+// lose a kick.
 func (q *Split) storeUsed() { shm.Store32(q.used, 0, uint32(q.shown)<<16) }
 
 // EnableKicks implements Queue.

@@ -8,8 +8,8 @@ import (
 	"github.com/elevisor/elevisor/blk"
 )
 
-// Monotonic counts nanoseconds since it was started. It never goes back, takes no
-// part in changes of the calendar clock, and may be read by any goroutine.
+// Monotonic counts nanoseconds since it was started. It never goes back, ignores changes
+// of the calendar clock, and may be read by any goroutine.
 type Monotonic struct {
 	start time.Time
 }
@@ -20,8 +20,8 @@ func Start() Monotonic { return Monotonic{start: time.Now()} }
 // Now reads the clock.
 func (c Monotonic) Now() blk.Instant { return blk.Instant(time.Since(c.start)) }
 
-// Until is how long it takes to t; nothing, if t has passed, and the longest
-// Duration for blk.Never.
+// Until is the time left until t: 0 if t has passed, and the longest Duration for
+// blk.Never.
 func (c Monotonic) Until(t blk.Instant) time.Duration {
 	if t == blk.Never {
 		return time.Duration(blk.Never)
@@ -32,7 +32,7 @@ func (c Monotonic) Until(t blk.Instant) time.Duration {
 // Sleep waits for d of real time.
 func Sleep(d time.Duration) { time.Sleep(d) }
 
-// Wall is the calendar's time, for the record only.
+// Wall is the calendar time, for timestamps only.
 func Wall() time.Time { return time.Now() }
 
 // Deadline is the moment d from now, as net wants deadlines.

@@ -14,13 +14,13 @@ import (
 // during and after Close; the rest belongs to the owner.
 type FD struct {
 	fd int
-	// mu holds Close back while somebody notifies: the number of a closed descriptor
-	// is soon that of another file, and 8 bytes would land in it.
+	// mu keeps Close from running during a Notify: the number of a closed descriptor is
+	// soon reused for another file, and the 8 bytes would be written to that.
 	mu     sync.RWMutex
 	closed bool
 }
 
-// New makes an eventfd.
+// New makes a non-blocking eventfd.
 func New() (*FD, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -30,9 +30,9 @@ func New() (*FD, error) {
 }
 
 // Own takes over fd, which a peer sent: an eventfd, a pipe or a socket. Files,
-// directories, disks and character devices are refused: they are always readable,
-// and waiting on one would never rest. The caller keeps fd where an error is
-// returned.
+// directories, disks and character devices are refused: they are always readable, so
+// that a wait for one would return at once, for ever. With an error, fd stays the
+// caller's.
 func Own(fd int) (*FD, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -49,9 +49,9 @@ func Own(fd int) (*FD, error) {
 	return &FD{fd: fd}, nil
 }
 
-// NonBlocking makes Notify unable to wait, whatever the peer does with its end:
-// a counter that is full already wakes the reader. O_NONBLOCK is shared with the
-// peer, which QEMU and libblkio expect of a call descriptor.
+// NonBlocking makes the descriptor non-blocking, so that Notify does not wait while the
+// counter is full: the reader is woken anyhow. O_NONBLOCK is shared with the peer, which
+// may clear it again. QEMU and libblkio expect it to be set on a call descriptor.
 func (e *FD) NonBlocking() error {
 	if err := unix.SetNonblock(e.fd, true); err != nil {
 		return fmt.Errorf("make notification descriptor non-blocking: %w", err)
@@ -59,13 +59,13 @@ func (e *FD) NonBlocking() error {
 	return nil
 }
 
-// Raw is the descriptor's number, the owner's to wait on and not to close.
+// Raw is the descriptor's number, for the owner to wait on. Close closes it.
 func (e *FD) Raw() int { return e.fd }
 
 var one = [8]byte{1}
 
-// Notify wakes whoever waits. A full counter or a peer that has gone is no
-// error: there is nobody left to wake. After Close it does nothing.
+// Notify wakes whoever waits. It ignores errors: with a full counter the reader is awake
+// already, and a peer that has gone cannot be woken. After Close it does nothing.
 func (e *FD) Notify() {
 	e.mu.RLock()
 	if !e.closed {
@@ -74,8 +74,8 @@ func (e *FD) Notify() {
 	e.mu.RUnlock()
 }
 
-// Take reads the counter and sets it to zero, without waiting; 0 means that
-// nobody notified. The descriptor must be non-blocking.
+// Take reads the counter and sets it to zero; 0 means that nobody has notified. The
+// descriptor must be non-blocking.
 func (e *FD) Take() uint64 {
 	var b [8]byte
 	if n, err := unix.Read(e.fd, b[:]); err != nil || n != 8 {
@@ -85,8 +85,8 @@ func (e *FD) Take() uint64 {
 		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 }
 
-// Wait blocks until somebody notified, or the time is over; true if notified.
-// It does not read the counter.
+// Wait blocks until somebody has notified, and returns true, or until d has passed. It
+// leaves the counter as it is.
 func (e *FD) Wait(d time.Duration) bool {
 	p := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}
 	for {

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Create makes a sealed memory file of size bytes, mapped from its start, and
-// returns both; the caller owns the descriptor and one reference. The seal means
-// that whoever gets the descriptor can trust its length.
+// Create makes a sealed memory file of size bytes and maps region r of it; the caller owns
+// the descriptor and one reference to the mapping. Because of the seals, a process that
+// gets the descriptor can rely on the file's length.
 func Create(name string, size uint64, r Region) (int, *Mapping, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// Copy copies between buffers of which either may be guest memory, and reports
-// false where a part of that is no longer there. Any goroutine.
+// Copy copies src to dst, either of which may be guest memory, and returns false if a
+// part of that has vanished. Any goroutine may call it.
 func Copy(dst, src []byte) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -18,7 +18,7 @@ func Copy(dst, src []byte) (ok bool) {
 	return true
 }
 
-// Zero clears a buffer that may be guest memory; false as with Copy.
+// Zero clears a buffer that may be guest memory; it returns false as Copy does.
 func Zero(dst []byte) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -30,10 +30,9 @@ func Zero(dst []byte) (ok bool) {
 	return true
 }
 
-// Guard runs f and reports whether it ran to its end: false means that it
-// touched memory which is no longer there. Its goroutine must have set
-// debug.SetPanicOnFault, which is left to it because it costs more than f.
-// Every other panic goes on.
+// Guard runs f and returns whether f ran to its end: false means that f accessed memory
+// that has vanished. The goroutine must have called debug.SetPanicOnFault(true), which
+// Guard does not do because it costs more than a typical f. Any other panic is passed on.
 func Guard(f func()) (ok bool) {
 	defer func() {
 		if !ok {
@@ -44,8 +43,8 @@ func Guard(f func()) (ok bool) {
 	return true
 }
 
-// rethrowUnlessFault lets a memory fault pass for handled, and nothing else: an
-// index out of range is our own mistake. Only a fault carries an address.
+// rethrowUnlessFault treats a memory fault as handled, and nothing else: an index out
+// of range is our own mistake. Only a fault has an address.
 func rethrowUnlessFault(v any) {
 	if v == nil {
 		return // runtime.Goexit

@@ -2,15 +2,14 @@
 // regions, the table that translates its addresses, and the few barriers that
 // rings in such memory need.
 //
-// The memory is hostile and may vanish. Whoever reads it reads each byte once,
-// into a local, checks the local and uses the local. Touching a mapping whose
-// file was cut raises a fault; [Copy] turns it into an answer, and [Guard] lets a
-// whole step survive it. System calls on such memory return EFAULT by themselves.
+// The memory is hostile and may vanish. Code that reads it reads each byte once, into a
+// local variable, and checks and uses that. An access to a mapping whose file was
+// truncated raises a fault: [Copy] and [Zero] report it, and [Guard] contains it for a
+// whole function. System calls on such memory return EFAULT by themselves.
 //
-// Lifetime: a [Mapping] stays mapped while a [Memory] holds it, a Memory while
-// somebody who called Retain (or made it) has not called Release. I/O in flight
-// is such a somebody. Counts are atomic; all else is immutable after it is made,
-// so every goroutine may read it.
+// Lifetime: mappings and tables are reference counted. A [Mapping] stays mapped while a
+// [Memory] or somebody else holds a reference; I/O in flight holds one to its Memory. The
+// counts are atomic, and all else is immutable, so any goroutine may read.
 package shm
 
 import (
@@ -32,7 +31,7 @@ type Region struct {
 	Offset uint64 // of the first byte in the file that comes with it
 }
 
-// Errors that a caller tells apart. All others are the system's.
+// Errors for callers to distinguish. All others come from the system.
 var (
 	ErrRange   = errors.New("address range is empty, or wraps, or lies outside its file")
 	ErrOverlap = errors.New("memory regions overlap")
@@ -70,7 +69,7 @@ func Map(fd int, r Region) (*Mapping, error) {
 }
 
 // pageSize is the granularity at which fd can be mapped, which for hugetlbfs is
-// not the machine's. It also refuses a region that its file does not have.
+// not the machine's page size. It also refuses a region beyond the end of its file.
 func pageSize(fd int, r Region) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -88,7 +87,7 @@ func pageSize(fd int, r Region) (uint64, error) {
 }
 
 // NewAnonymous makes memory that no other process sees, as one region at gpa =
-// uva = 0x10000: for tests and the simulator.
+// uva = 0x10000, for tests.
 func NewAnonymous(size int) (*Memory, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -106,7 +105,7 @@ func (m *Mapping) Bytes() []byte { return m.bytes }
 // Retain adds a reference.
 func (m *Mapping) Retain() { m.refs.Add(1) }
 
-// Release gives a reference up; with the last one the region is unmapped.
+// Release drops a reference; the last one unmaps the region.
 func (m *Mapping) Release() {
 	switch n := m.refs.Add(-1); {
 	case n == 0:
@@ -151,7 +150,7 @@ func NewMemory(maps []*Mapping) (*Memory, error) {
 // Retain adds a reference.
 func (t *Memory) Retain() { t.refs.Add(1) }
 
-// Release gives a reference up; with the last one, the table lets its mappings go.
+// Release drops a reference; the last one releases the table's mappings.
 func (t *Memory) Release() {
 	switch n := t.refs.Add(-1); {
 	case n == 0:
@@ -168,8 +167,8 @@ func (t *Memory) Release() {
 func (t *Memory) Mappings() []*Mapping { return t.maps }
 
 // Append translates n bytes at guest physical address gpa and appends the slices
-// that hold them to dst: one, or several where regions adjoin. ok is false, and
-// dst unchanged, where a byte of it is in no region. n = 0 appends nothing.
+// that hold them to dst: one, or several where regions adjoin. If any of the bytes is in
+// no region, ok is false and dst is unchanged. n = 0 appends nothing.
 func (t *Memory) Append(dst [][]byte, gpa, n uint64) (_ [][]byte, ok bool) {
 	had := len(dst)
 	for n > 0 {

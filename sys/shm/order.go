@@ -2,6 +2,6 @@
 
 package shm
 
-// Rings of virtio 1 are little-endian; on a machine that is not, the barriers
-// of this package would read halves of words in the wrong order.
+// Rings of virtio 1 are little-endian. On a big-endian machine this package would load
+// the wrong halves of words.
 var _ = elevisorNeedsALittleEndianMachine
